@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from perf_tests_suite.perf_tests.gate.verdicts import ExactResult, RunVerdict, V
 from perf_tests_suite.perf_tests.history.commits import Log
 from perf_tests_suite.perf_tests.history.series import FALSE_RATE, FINEST, SMALLEST_STEP
 from perf_tests_suite.perf_tests.records.columns import case_name, machine_name
-from perf_tests_suite.perf_tests.records.format import DASH, Columns, column_table, printable
+from perf_tests_suite.perf_tests.records.format import Column, column_table, printable, text_column
 from perf_tests_suite.perf_tests.records.record import Json, how_many
 
 FIRST_ENGINE = 3
@@ -305,37 +305,42 @@ def _with_neighbours(links: list[Link]) -> list[Link]:
 
 # The same in words.
 
-CHANGE: Columns[Json] = {
-    "change": lambda row: f"{row['effect']:+.1%}",
-    "95 % interval": lambda row: "{:+.1%} to {:+.1%}".format(*row["interval"]),
-}
-COMMIT: Columns[Json] = {
+CASE: Column[Json] = text_column("case", lambda row: case_name(row["case"]))
+CHANGE: tuple[Column[Json], ...] = (
+    Column("level_change", float, "", lambda row: row["effect"], heading="change"),
+    Column("interval_change", tuple, "", lambda row: row["interval"], heading="95 % interval"),
+)
+COMMIT: tuple[Column[Json], ...] = (
     # A run over several commits does not say which of them it is.
-    "since": lambda row: row["since"][:12] + (f", or {row['commits'] - 1} before" if row.get("commits", 1) > 1 else ""),
-    "date": lambda row: row["date"][:10] or DASH,
-    "subject": lambda row: row["subject"][:50] or DASH,
-}
-LEVELS: Columns[Json] = {
-    "case": lambda row: case_name(row["case"]),
-    **CHANGE,
-    "since": lambda row: row["since"][:12],
-    "until": lambda row: row["until"][:12],
-    "measured": lambda row: f"{sum(not one['is_same'] for one in row['points'])} of {len(row['points'])} times",
-}
-STEPS: Columns[Json] = {"step": LEVELS["case"], **CHANGE, **COMMIT}
-COUNTERS: Columns[Json] = {
-    "counter": LEVELS["case"],
-    "name": lambda row: row["counter"],
-    "before": lambda row: f"{row['before']:,}",
-    "after": lambda row: f"{row['after']:,}",
-    **COMMIT,
-}
-POINTS: Columns[Json] = {
-    **CHANGE,
-    "by itself": lambda row: "SAME" if row["is_same"] else f"{row['by_itself']:+.1%}",
-    "": lambda row: "step" if row["is_step"] else "",
-    **COMMIT,
-}
+    text_column("since", lambda row: row["since"][:12] + (
+        f", or {row['commits'] - 1} before" if row.get("commits", 1) > 1 else ""
+    )),
+    text_column("date", lambda row: row["date"][:10]),
+    text_column("subject", lambda row: row["subject"][:50]),
+)  # fmt: skip
+LEVELS: tuple[Column[Json], ...] = (
+    CASE,
+    *CHANGE,
+    text_column("since", lambda row: row["since"][:12]),
+    text_column("until", lambda row: row["until"][:12]),
+    text_column(
+        "measured", lambda row: f"{sum(not one['is_same'] for one in row['points'])} of {len(row['points'])} times"
+    ),
+)
+STEPS = (replace(CASE, heading="step"), *CHANGE, *COMMIT)
+COUNTERS: tuple[Column[Json], ...] = (
+    replace(CASE, heading="counter"),
+    text_column("name", lambda row: row["counter"]),
+    Column("before", int, "", lambda row: row["before"]),
+    Column("after", int, "", lambda row: row["after"]),
+    *COMMIT,
+)
+POINTS: tuple[Column[Json], ...] = (
+    *CHANGE,
+    text_column("by itself", lambda row: "SAME" if row["is_same"] else f"{row['by_itself']:+.1%}"),
+    text_column("", lambda row: "step" if row["is_step"] else " "),
+    *COMMIT,
+)
 
 
 def relative_lines(found: Json, named: str | None = None) -> list[str]:

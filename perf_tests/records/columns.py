@@ -23,8 +23,21 @@ from perf_tests_suite.perf_tests.phases import (
     label_of,
     optimizer_label,
 )
-from perf_tests_suite.perf_tests.records.format import DASH, MIB, distinct, duration, finite, mebibytes, order
-from perf_tests_suite.perf_tests.records.measured import KINDS, Measured, whole
+from perf_tests_suite.perf_tests.records.format import (
+    MIB,
+    Column,
+    Spread,
+    Unit,
+    Value,
+    distinct,
+    duration,
+    duration_range,
+    finite,
+    mebibytes,
+    order,
+    text_column,
+)
+from perf_tests_suite.perf_tests.records.measured import KINDS, Measured
 from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, Times, how_many, identity_of, timing_outcomes
 
 PASSES = ("kernels", "memory", "warmup")
@@ -333,7 +346,6 @@ def rounds_line(cells: list[CaseRow]) -> str:
 # The columns. Names and units stay as they are; a new column goes to the end of its part.
 
 
-Value = str | int | float | bool | None
 Row = dict[str, Value]
 
 
@@ -348,71 +360,40 @@ class CaseContext:
     """What each extra pass found of the case, by its name."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """`kind` is `str`, `int`, `float` or `bool`."""
-
-    name: str
-    kind: type
-    meaning: str
-    of: Callable[[CaseContext], object]
-    is_shown: bool = False
-    """Whether a table for people has it where no columns are asked for; without those that are empty in every row."""
-    heading: str = ""
-    """What a screen calls it, in place of its name."""
-
-    def value(self, known: CaseContext) -> Value:
-        """The value, null where a damaged or hostile record has another kind there."""
-        found = self.of(known)
-        if self.kind is str:
-            return None if found is None else str(found).encode("utf-8", "replace").decode() or None
-        if self.kind is bool:
-            return found if isinstance(found, bool) else None
-        return whole(found) if self.kind is int else finite(found)
-
-    def text(self, known: CaseContext) -> str:
-        """The value as people read it, in the format of the unit that its name ends with; a dash for null."""
-        value = self.value(known)
-        if value is None or isinstance(value, str):
-            return value or DASH
-        written = next((written for end, written in UNITS_BY_ENDING.items() if self.name.endswith(end)), "{:,}".format)
-        return written(value)
+CaseColumn = Column[CaseContext]
 
 
-def rate(value: float) -> str:
-    """The rate in whole numbers from a thousand on, else in three digits."""
-    return format(value, ",.0f" if value >= 1000 else ".3g")
+def found_in(
+    heading: str, *path: str, unit: Unit | None = None, source: Callable[[Json], Json] = lambda row: row
+) -> Column[Json]:
+    """A figure at the end of a path in a row of a pass, for people alone."""
+    return Column(
+        path[-1], float, "", lambda row: inside(source(row), *path[:-1]).get(path[-1]), heading=heading, own_unit=unit
+    )
 
 
-UNITS_BY_ENDING: dict[str, Callable[[float], str]] = {
-    "_seconds": duration, "_per_second": rate, "_bytes": mebibytes, "_spread": "{:.1%}".format,
-    "_fraction": "{:.0%}".format, "_ceiling": "{:.0%}".format, "mfu": "{:.0%}".format,
-}  # fmt: skip
-"""How people read a figure, by the unit that its name ends with: one format for each."""
-
-
-def _axis(name: str, kind: type, meaning: str) -> Column:
+def _axis(name: str, kind: type, meaning: str) -> CaseColumn:
     """A field of the identity."""
     return Column(name, kind, meaning, lambda known: known.cell.identity.get(name))
 
 
-def _figure(name: str, meaning: str, heading: str = "") -> Column:
+def _figure(name: str, meaning: str, heading: str = "") -> CaseColumn:
     """A figure of `Measured`, of which its kind is; raises StopIteration for any other name."""
     kind = next(one for one in (bool, int, float, str) if KINDS[name] == one | None)
     return Column(name, kind, meaning, lambda known: getattr(known.cell.measured, name), heading=heading)
 
 
-def _shown(column: Column) -> Column:
+def _shown(column: CaseColumn) -> CaseColumn:
     """The column for people too."""
     return replace(column, is_shown=True)
 
 
-def _rounds(name: str, kind: type, meaning: str, of: Callable[[Times], object]) -> Column:
+def _rounds(name: str, kind: type, meaning: str, of: Callable[[Times], object]) -> CaseColumn:
     """A figure of the measured rounds; null for a case without a timing."""
     return Column(name, kind, meaning, lambda known: of(known.cell.rounds) if known.cell.is_timed else None)
 
 
-def _median(name: str, meaning: str, of_rounds: Callable[[Measured], object]) -> Column:
+def _median(name: str, meaning: str, of_rounds: Callable[[Measured], object]) -> CaseColumn:
     """The median of a list with a figure for each round."""
 
     def of(known: CaseContext) -> object:
@@ -427,7 +408,7 @@ def _part_seconds(part: str, measured: Measured) -> object:
     return measured.part_seconds.get(part)
 
 
-def _at(source: Callable[[CaseContext], Json], name: str, kind: type, meaning: str, *path: str) -> Column:
+def _at(source: Callable[[CaseContext], Json], name: str, kind: type, meaning: str, *path: str) -> CaseColumn:
     """What stands at the end of a path from there."""
     return Column(name, kind, meaning, lambda known: inside(source(known), *path[:-1]).get(path[-1]))
 
@@ -471,7 +452,7 @@ _STATE = {
     "suspended_seconds": "since the boot",
 }  # fmt: skip
 
-_COLUMNS: tuple[Column, ...] = (
+_COLUMNS: tuple[CaseColumn, ...] = (
     # Where and when.
     Column("record", str, "folder and name of the record", lambda known: known.record_name),
     _record("run", str, "the run, however often it was saved", "suite", "run"),
@@ -536,30 +517,31 @@ _COLUMNS: tuple[Column, ...] = (
     _figure("share_of_matmul_ceiling", "of that rate, from 0 to 1", "of ceiling"),
     _figure("sustained_matmul_tflops_per_second", "the same under load"),
     _figure("memory_ceiling_gigabytes_per_second", "memory traffic of large operations here"),
-    _figure("roofline_seconds", "least time of the case's kernels here"),
+    _figure("roofline_seconds", "least time of the case's kernels here", "least time"),
     _figure("roofline_fraction", "roofline_seconds over median_seconds", "roofline"),
     _figure("launching_seconds", "predicted host time of its launches"),
     _shown(_figure("bound", "`launch`, `compute` or `memory`", "bound")),
-    _figure("mfu", "model FLOPs utilisation against the datasheet"),
+    _figure("mfu", "model FLOPs utilisation against the datasheet", "MFU"),
     _figure("exchanged_bytes", "of a collective, after what the ranks cannot divide is cut"),
-    _figure("algorithm_bytes_per_second", "of a collective: exchanged_bytes over median_seconds"),
-    _shown(_figure("bus_bytes_per_second", "of a collective: what a rank must send over median_seconds")),
-    _figure("sent_bytes", "of several ranks: what one sends in a round"),
+    _figure("algorithm_bytes_per_second", "of a collective: exchanged_bytes over median_seconds", "algorithm"),
+    _shown(_figure("bus_bytes_per_second", "of a collective: what a rank must send over median_seconds", "bus")),
+    _figure("sent_bytes", "of several ranks: what one sends in a round", "sent"),
     _figure("exposed_communication_seconds", "of several ranks: what exchanging gradients adds to a round"),
-    _info("scaling_efficiency", float, "of several ranks: tokens per second of a rank over those of relative_to",
-          "scaling_efficiency"),
+    replace(_info("scaling_efficiency", float,
+                  "of several ranks: tokens per second of a rank over those of relative_to", "scaling_efficiency"),
+            heading="efficiency"),
     _info("relative_to", str, "node id of the row with fewer ranks", "relative_to"),
     # Exact counters.
     _figure("parameters", "of the model"),
     _figure("model_flops", "of a round, full T x T"),
     _figure("executed_flops", "of a round, as its kernels do"),
-    _figure("kernel_launches", "of a round"),
+    _figure("kernel_launches", "of a round", "launches"),
     _figure("bytes_touched", "of a round"),
     _figure("saved_bytes", "for the backward pass"),
-    _figure("predicted_peak_bytes", "of a whole round"),
+    _figure("predicted_peak_bytes", "of a whole round", "predicted peak"),
     _figure("counters_reason", "why exact counters are not known"),
     # Memory.
-    _figure("peak_allocated_bytes", "of the measured rounds"),
+    _figure("peak_allocated_bytes", "of the measured rounds", "peak"),
     _figure("peak_requested_bytes", "the same without what a GPU allocator's blocks are larger by"),
     _figure("peak_reserved_bytes", "of the measured rounds"),
     _figure("allocated_before_bytes", "before the first round"),
@@ -599,17 +581,58 @@ def _busy(known: CaseContext) -> float | None:
     return known.cell.measured.device_busy_seconds if is_short else None
 
 
+def _exposed(known: CaseContext) -> str | None:
+    measured = known.cell.measured
+    seconds, interval = measured.exposed_communication_seconds, measured.exposed_communication_interval
+    if seconds is None:
+        return None
+    low, high = (max(end, 0.0) for end in interval or (0.0, 0.0))
+    around = "few rounds" if interval is None else duration_range(low, high)
+    return f"{duration(seconds) if seconds > 0 else '0 s'} ({around})"
+
+
+def _slowest(known: CaseContext) -> str | None:
+    medians = [median(own) for own in known.cell.measured.rank_seconds or []]
+    slowest = max(medians, default=0.0)
+    return f"rank {medians.index(slowest)}, {slowest / median(medians) - 1:+.1%}" if len(medians) > 1 else None
+
+
+def _rank_peaks(known: CaseContext) -> str | None:
+    peaks = known.cell.measured.rank_peak_allocated_bytes or ()
+    return " to ".join(distinct(mebibytes(end) for end in (min(peaks), max(peaks)))) if peaks else None
+
+
+def _relative_to(known: CaseContext) -> str | None:
+    base = known.cell.info.get("relative_to")
+    return case_name(base) if isinstance(base, str) else None
+
+
+def _mean(known: CaseContext) -> Spread | None:
+    rounds = known.cell.rounds
+    return Spread(rounds.mean, rounds.deviation) if rounds else None
+
+
 FOR_PEOPLE = {
     column.name: column
     for column in (
-        Column("case", str, "phase and axes", lambda known: known.cell.case, heading="case"),
+        text_column("case", lambda known: known.cell.case),
+        Column("mean_and_deviation_seconds", Spread, "of the rounds", _mean, heading="mean ± std"),
+        Column("median_interval_seconds", tuple, "of the median",
+               lambda known: known.cell.rounds.median_interval(0.95), heading="95 % interval"),
+        text_column("relative to", _relative_to),
+        text_column("slowest", _slowest),
+        text_column("exposed", _exposed),
+        text_column("peaks", _rank_peaks),
         Column("rounds_spread", float, "interquartile range over median", _spread, heading="spread"),
         Column("short_busy_seconds", float, "device_busy_seconds of a short round", _busy, heading="busy"),
     )
-}
-"""Columns that screens show, and programs work out of the others."""
+}  # fmt: skip
+"""Columns that people are shown, and programs work out of the others."""
+EVERY_COLUMN = {**COLUMNS, **FOR_PEOPLE}
 
-SPEEDUP = Column("speedup", float, "with --against-axis: median_seconds at its value over this row's", lambda _: None)
+SPEEDUP: CaseColumn = Column(
+    "speedup", float, "with --against-axis: median_seconds at its value over this row's", lambda _: None
+)
 
 AXES = ("phase", "context_length", "batch_size", "precision", "attention", "execution", "checkpoint", "optimizer",
         "zero_grad_policy", "head_dim", "sequence_length", "cache", "model", "vocab_size")  # fmt: skip

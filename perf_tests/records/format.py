@@ -6,7 +6,8 @@ import re
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
 
 DASH = "-"
 """Stands for a figure that is not known."""
@@ -20,8 +21,6 @@ EXACT_DIGITS = 4
 """Significant digits of a figure without a spread."""
 
 T = TypeVar("T")
-Columns = dict[str, Callable[[T], str]]
-"""Each column's heading, and what it shows of a row."""
 
 
 # Colours.
@@ -57,6 +56,12 @@ def finite(value: object) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # an int beyond the floats
         return None
+
+
+def whole(value: object) -> int | None:
+    """The value where it is a whole number that 64 bits hold."""
+    number = finite(value)
+    return int(number) if number is not None and number.is_integer() and abs(number) < 2**63 else None
 
 
 def shown(value: float | None, form: str) -> str:
@@ -165,6 +170,120 @@ class Screen:
     exit_code: int
 
 
+# Columns: what a figure is, where a row holds it, in which unit people read it.
+
+
+class Spread(NamedTuple):
+    """A mean, and the standard deviation beside it."""
+
+    mean: float | None
+    deviation: float | None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How people read a figure: `alone`, or `below` a heading that says the unit, which is `factor` to the figure's."""
+
+    alone: Callable[[float], str]
+    heading: str = ""
+    factor: float = 1.0
+    below: Callable[[float], str] = significant
+
+
+def rate(value: float) -> str:
+    """The rate in whole numbers from a thousand on, else in three digits."""
+    return format(value, ",.0f") if value >= 1000 else significant(value, 3)
+
+
+SECONDS, MICROSECONDS = Unit(duration, " (ms)", 1e3), Unit(duration, " (us)", 1e6)
+BYTES = Unit(mebibytes, " (MiB)", 1 / MIB)
+SHARE = Unit("{:.1%}".format, " (%)", 100, "{:.1f}".format)
+MILLIONS = Unit(lambda value: significant(value / 1e6))
+GIGABYTES_PER_SECOND = Unit(lambda value: f"{value / 1e9:.3g} GB/s")
+WHOLE_PERCENT = Unit("{:.0%}".format)
+UNITS_BY_ENDING = {
+    "bytes_per_second": GIGABYTES_PER_SECOND, "_per_second": Unit(rate),
+    "seconds": SECONDS, "bytes": BYTES, "share": SHARE,
+    "_spread": Unit("{:.1%}".format), "_change": Unit("{:+.1%}".format), "_efficiency": Unit("{:.1%}".format),
+    "mfu": Unit("{:.1%}".format), "_fraction": WHOLE_PERCENT, "_ceiling": WHOLE_PERCENT, "_error": WHOLE_PERCENT,
+    "ratio": Unit("{:.3f}".format),
+}  # fmt: skip
+"""How people read a figure, by the unit that its name ends with: one format for each."""
+COUNTS = {int: Unit("{:,}".format), float: Unit("{:g}".format)}
+"""How they read a figure without a unit."""
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A figure of rows of one type; `kind` is `str`, `int`, `float` or `bool`, for people alone `tuple` or `Spread`."""
+
+    name: str
+    kind: type
+    meaning: str
+    of: Callable[[T], object]
+    is_shown: bool = False
+    """Whether a table for people has it where no columns are asked for; without those that are empty in every row."""
+    heading: str = ""
+    """What people are told it is, in place of its name."""
+    own_unit: Unit | None = None
+    """In place of the one that the name ends with."""
+
+    @cached_property
+    def unit(self) -> Unit:
+        named = (unit for end, unit in UNITS_BY_ENDING.items() if self.name.endswith(end))
+        return self.own_unit or next(named, COUNTS.get(self.kind, COUNTS[float]))
+
+    @property
+    def label(self) -> str:
+        """The heading where each figure has its unit."""
+        return self.heading or self.name
+
+    @property
+    def title(self) -> str:
+        """The heading with the unit of the figures below."""
+        return self.label + ("" if self.kind is str else self.unit.heading)
+
+    def value(self, row: T) -> Value:
+        """The value, null where a damaged or hostile record has another kind there."""
+        found = self.of(row)
+        if self.kind is str:
+            return None if found is None else str(found).encode("utf-8", "replace").decode() or None
+        if self.kind is bool:
+            return found if isinstance(found, bool) else None
+        return whole(found) if self.kind is int else finite(found)
+
+    def has_value(self, row: T) -> bool:
+        return self.below(row) != DASH
+
+    def alone(self, row: T) -> str:
+        """The value as people read it with its unit; a dash for null."""
+        return self._written(row, self.unit.alone)
+
+    def below(self, row: T) -> str:
+        """The same below its title."""
+        unit = self.unit
+        if not unit.heading:
+            return self.alone(row)
+        if self.kind is Spread:
+            mean, deviation = map(finite, self.of(row) or (None, None))  # type: ignore[call-overload]
+            return DASH if mean is None else with_spread(mean * unit.factor, deviation and deviation * unit.factor)
+        return self._written(row, lambda value: unit.below(value * unit.factor))
+
+    def _written(self, row: T, write: Callable[[float], str]) -> str:
+        if self.kind is tuple:
+            ends = [finite(end) for end in self.of(row) or ()]  # type: ignore[attr-defined]
+            return " to ".join(write(end) for end in ends if end is not None) or DASH
+        value = self.value(row)
+        return (value or DASH) if value is None or isinstance(value, str) else write(value)
+
+
+def text_column(heading: str, of: Callable[[T], object]) -> Column[T]:
+    """Text of a row, for people alone."""
+    return Column(heading, str, "", of)
+
+
 # Tables.
 
 
@@ -179,9 +298,22 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Container[
     return ["  ".join(line) for line in zip(*aligned, strict=True)]
 
 
-def column_table(columns: Columns[T], rows: Iterable[T]) -> list[str]:
-    """The same, from each column's heading and what it shows of a row."""
-    return table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])
+def column_table(columns: Sequence[Column[T]], rows: Iterable[T]) -> list[str]:
+    """The same, from columns whose figures have their units beside them; text to the left."""
+    texts = [[one.alone(row) for one in columns] for row in rows]
+    return table([one.label for one in columns], texts, left={one.label for one in columns if one.kind is str})
+
+
+def fitting(
+    columns: Sequence[Column[T]], rows: Sequence[T], width: int, dropped_first: Sequence[str]
+) -> list[Column[T]]:
+    """The columns without those that have to go, in the order of `dropped_first`, for a table of that width."""
+    left = list(columns)
+    wide = {one.name: max([len(one.label), *(len(one.alone(row)) for row in rows)]) for one in columns}
+    for name in dropped_first:
+        if sum(wide[one.name] + 2 for one in left) - 2 > width:
+            left = [one for one in left if one.name != name]
+    return left
 
 
 @dataclass(frozen=True)
@@ -259,34 +391,3 @@ def latex(tables: Sequence[Table]) -> str:
 """
 
     return "\n".join([r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}", *map(environment, tables)])
-
-
-# A figure of a row that may be damaged; a dash where there is none.
-
-
-def figure_in(values: dict[str, Any], name: str, factor: float = 1.0) -> str:
-    """The figure of that name in another unit."""
-    value = finite(values.get(name))
-    return DASH if value is None else significant(value * factor)
-
-
-def mean_in(values: dict[str, Any], spread_name: str, factor: float) -> str:
-    """The mean in another unit, beside its spread."""
-    mean, spread = finite(values.get("mean_seconds")), finite(values.get(spread_name))
-    return DASH if mean is None else with_spread(mean * factor, spread and spread * factor)
-
-
-def mebibytes_in(values: dict[str, Any], name: str) -> str:
-    """The amount of bytes of that name, in MiB."""
-    return figure_in(values, name, 1 / MIB)
-
-
-def count_in(values: dict[str, Any], name: str) -> str:
-    """The count of that name."""
-    return shown(finite(values.get(name)), "g")
-
-
-def percent_in(values: dict[str, Any], name: str) -> str:
-    """The share of that name in percent, without the sign."""
-    value = finite(values.get(name))
-    return shown(value and value * 100, ".1f")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from types import UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from perf_tests_suite.perf_tests.records.format import finite
+from perf_tests_suite.perf_tests.records.format import finite, whole
 
 WHERE_KNOWN = {"is_left_out_where_none": True}
 """The metadata of a figure that most cases do not have: their rows lack its key, others have null."""
@@ -115,12 +115,6 @@ class Measured:
         """The figures of a row of any age; one that is missing, damaged or of another kind is not known."""
         known = {name: read(row[name]) for name, read in _READERS.items() if name in row}
         return cls(**{name: value for name, value in known.items() if value is not None})
-
-
-def whole(value: object) -> int | None:
-    """The value where it is a whole number that 64 bits hold."""
-    number = finite(value)
-    return int(number) if number is not None and number.is_integer() and abs(number) < 2**63 else None
 
 
 def _reader_of(hint: Any) -> Callable[[Any], Any]:

@@ -2,7 +2,7 @@
 
 import html
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median_low
@@ -31,7 +31,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Link:
+class ElementLink:
     """A cell that leads to an element of the page."""
 
     words: str
@@ -39,14 +39,14 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Mark:
+class VerdictMark:
     """A verdict, coloured and signed by its tone: bad, good, lost or none."""
 
     words: str
     tone: str
 
     @classmethod
-    def of(cls, words: str, tones: Mapping[str, str]) -> "Mark | str":
+    def of(cls, words: str, tones: Mapping[str, str]) -> "VerdictMark | str":
         return cls(words, tones[words]) if words in tones else words
 
 
@@ -87,11 +87,11 @@ def sparkline(values: Sequence[float], words: str, marks: Sequence[int] = ()) ->
     return Spark(words, " ".join(map(",".join, points)), marked, points[-1])
 
 
-CellOfRow = str | Link | Mark | Spark
+CellOfRow = str | ElementLink | VerdictMark | Spark
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """Cells from the left on; (word, reason) of `lost` stands in place of those that are missing."""
 
     cells: Sequence[CellOfRow]
@@ -99,8 +99,6 @@ class Row:
     lost: tuple[str, str] | None = None
 
 
-WORDS = ("verdict", "flags", "trend", "bound by", "counter", "since", "date")
-"""Columns that hold no figures."""
 SENTENCES = ("reading", "why", "subject")
 """Columns with a line of their own where a narrow window turns rows into cards."""
 
@@ -117,16 +115,19 @@ class Rows:
     title: str
     header: Sequence[str]
     label_columns: int
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     notes: Sequence[str] = ()
+    text_columns: Collection[str] = ()
+    """Other columns without figures."""
     keeps_columns: bool = False
 
     @cached_property
     def columns(self) -> list[tuple[int, str, str]]:
         """(place, heading, class) of each column to show: figures end their column."""
         full = [row for row in self.rows if row.lost is None]
+        text = {*self.header[: self.label_columns], *self.text_columns}
         return [
-            (place, name, "w" if name in SENTENCES else "" if place < self.label_columns or name in WORDS else "n")
+            (place, name, "w" if name in SENTENCES else "" if name in text else "n")
             for place, name in enumerate(self.header)
             if self.keeps_columns or place < self.label_columns or not full or any(row.cells[place] for row in full)
         ]
@@ -177,7 +178,7 @@ DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """One value with the ends of its interval, and what the page filters it by."""
 
     x: float | str
@@ -188,17 +189,17 @@ class Point:
     high: float | None = None
 
 
-def point(cell: CaseRow, x: float | str, y: float, text: str = "", *ends: float | None) -> Point:
+def point(cell: CaseRow, x: float | str, y: float, text: str = "", *ends: float | None) -> PlotPoint:
     """A value of a case, named by it unless there is a text; `ends` are those of its interval."""
-    return Point(x, y, text or cell.case, tags_of(cell), *ends)
+    return PlotPoint(x, y, text or cell.case, tags_of(cell), *ends)
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """Points that belong together; `colour` and `dash` count through the tables above."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[PlotPoint]
     colour: int = 0
     dash: int = 0
     mode: str = "lines+markers"
@@ -214,14 +215,14 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Chart:
     """Axes, series and the conditions below them; `line_at` is a horizontal line with its label."""
 
     name: str
     title: str
     x_title: str
     y_title: str
-    series: Sequence[Series]
+    series: Sequence[PlotSeries]
     notes: Sequence[str]
     x_log: bool = False
     y_log: bool = False
@@ -237,10 +238,10 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Charts:
     """Figures beside each other as far as the window is wide."""
 
-    figures: Sequence[Figure]
+    figures: Sequence[Chart]
 
 
 @dataclass(frozen=True)
@@ -252,21 +253,23 @@ class CommitChoice:
     sides: Sequence[tuple[str, int]]
 
 
-Block = Said | Numbers | Rows | Figures | CommitChoice
+PageBlock = Said | Numbers | Rows | Charts | CommitChoice
 
 
-def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
+def markers(named: Iterable[tuple[str, PlotPoint]]) -> list[PlotSeries]:
     """A colour and a marker for each name, in order of first appearance."""
-    return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(collected(named).items())]
+    return [
+        PlotSeries(name, found, place, mode="markers") for place, (name, found) in enumerate(collected(named).items())
+    ]
 
 
-def bars(found: Iterable[tuple[CaseRow, str, float]], colour: Callable[[str], int]) -> list[Series]:
+def bars(found: Iterable[tuple[CaseRow, str, float]], colour: Callable[[str], int]) -> list[PlotSeries]:
     """A stacked bar for each phase of a configuration, from (cell, part of the bar, height)."""
     drawn = collected(((cell.configuration, part), point(cell, cell.phase, tall, part)) for cell, part, tall in found)
-    return [Series(part, some, colour(part), look="bar", group=group) for (group, part), some in drawn.items()]
+    return [PlotSeries(part, some, colour(part), look="bar", group=group) for (group, part), some in drawn.items()]
 
 
-def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
+def stored_data(figures: Iterable[Chart], cases: Mapping[str, Tags]) -> Json:
     """What the page's program draws, as Plotly's traces and layouts, and what it filters by.
 
     Each look and each case's tags stand there once, since thousands of points have few. The page adds the theme's
@@ -306,7 +309,7 @@ def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
     }
 
 
-def _trace(series: Series) -> Json:
+def _trace(series: PlotSeries) -> Json:
     """A series as Plotly's trace; what it is drawn with, in Plotly's words, is its `look`."""
     points = series.points
     colour = GREY if series.is_background and not series.tied_to else COLOURS[series.colour % len(COLOURS)]

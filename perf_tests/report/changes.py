@@ -16,11 +16,11 @@ from perf_tests_suite.perf_tests.gate.verdicts import LOST, Verdict
 from perf_tests_suite.perf_tests.history.commits import Code
 from perf_tests_suite.perf_tests.history.series import LEAST_LAUNCHES, Era, Series, should_have, still_open
 from perf_tests_suite.perf_tests.records.columns import case_name
-from perf_tests_suite.perf_tests.records.format import DASH, Columns, T, order, shown, significant
+from perf_tests_suite.perf_tests.records.format import Column, T, order, significant, text_column
 from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, how_many
 from perf_tests_suite.perf_tests.records.store import Status, compare
 from perf_tests_suite.perf_tests.report import blocks
-from perf_tests_suite.perf_tests.report.comparison import why_without_ratio
+from perf_tests_suite.perf_tests.report.comparison import RATIO, why_without_ratio
 from perf_tests_suite.perf_tests.report.history import (
     COUNTER_COLUMNS,
     STEP_COLUMNS,
@@ -38,7 +38,7 @@ LONGEST_SUBJECT = 60
 """Characters of a commit's subject."""
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What a change counts as; lost: gone or failed. In the order of a table."""
 
     LOST = "lost"
@@ -47,7 +47,7 @@ class Kind(StrEnum):
     FASTER = "faster"
 
 
-COUNTED = {Kind.SLOWER: "slower", Kind.FASTER: "faster", Kind.LOST: "gone or failed"}
+COUNTED = {ChangeKind.SLOWER: "slower", ChangeKind.FASTER: "faster", ChangeKind.LOST: "gone or failed"}
 """What the first screen counts."""
 
 
@@ -58,11 +58,11 @@ TONES = (
 
 
 @dataclass(frozen=True)
-class Change:
+class CaseChange:
     """One case on both sides; `ratio` is head over base."""
 
     case: str
-    kind: Kind
+    kind: ChangeKind
     verdict: str
     base_seconds: float | None = None
     head_seconds: float | None = None
@@ -78,7 +78,7 @@ class Pair:
 
     base: int
     head: int
-    changes: list[Change]
+    changes: list[CaseChange]
     """Lost cases, then the slowest first."""
     notes: list[str]
     has_evidence: bool
@@ -96,7 +96,7 @@ def pair_of(era: Era) -> Pair | None:
     base, head = timed[0], timed[-1]
     launches = era.codes[head].launches
     has = should_have(era.codes[head])
-    found: list[Change] = []
+    found: list[CaseChange] = []
     outside = 0
     for one in era.series:
         seconds = {point.code.place: point.seconds for point in one.points}
@@ -110,20 +110,22 @@ def pair_of(era: Era) -> Pair | None:
         if now is None:
             lost = [launch.outcomes[one.case] for launch in launches if one.case in launch.outcomes]
             verdict, why = _lost_words(lost[-1] if lost else None)
-            found.append(Change(one.case, Kind.LOST, verdict, before, None, why=why))
+            found.append(CaseChange(one.case, ChangeKind.LOST, verdict, before, None, why=why))
         elif before is None:
-            found.append(Change(one.case, Kind.OTHER, Verdict.NEW, None, now, why="base does not have it"))
+            found.append(CaseChange(one.case, ChangeKind.OTHER, Verdict.NEW, None, now, why="base does not have it"))
         else:
             slower = prod(1 + step.effect for step in steps) > 1
-            kind = Kind.OTHER if not steps else Kind.SLOWER if slower else Kind.FASTER
-            said = {Kind.SLOWER: "step up", Kind.FASTER: "step down"}.get(kind, "no step")
+            kind = ChangeKind.OTHER if not steps else ChangeKind.SLOWER if slower else ChangeKind.FASTER
+            said = {ChangeKind.SLOWER: "step up", ChangeKind.FASTER: "step down"}.get(kind, "no step")
             why = "; ".join(since(one, step) for step in steps)
-            found.append(Change(one.case, kind, said, before, now, now / before, why=why))
+            found.append(CaseChange(one.case, kind, said, before, now, now / before, why=why))
     # A case with another identity on either side is neither gone nor new.
     counts = Counter(row.case for row in found)
     kept = [row for row in found if counts[row.case] == 1 or (row.base_seconds and row.head_seconds)]
     twins = counts.keys() - {row.case for row in kept}
-    kept += [Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins]
+    kept += [
+        CaseChange(case, ChangeKind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins
+    ]
     notes = [
         f"Shown are the steps that the history finds between the two commits, which need {LEAST_LAUNCHES} launches on "
         f"either side. A verdict on one change: perf-tests run --against REV."
@@ -142,16 +144,23 @@ def _lost_words(outcome: str | None) -> tuple[str, str]:
     return LOST[outcome], f"head {OUTCOMES[outcome]}"
 
 
-def _order(row: Change) -> tuple[int, float, str]:
-    return list(Kind).index(row.kind), -(row.ratio or 0.0), row.case
+def _order(row: CaseChange) -> tuple[int, float, str]:
+    return list(ChangeKind).index(row.kind), -(row.ratio or 0.0), row.case
 
 
 # What the page shows of two commits.
 
-HEADER = ("Case", "verdict", "base, median (ms)", "head, median (ms)", "head / base", "why")
+CHANGED: tuple[Column[CaseChange], ...] = (
+    text_column("verdict", lambda row: row.verdict),
+    Column("base_seconds", float, "", lambda row: row.base_seconds, heading="base, median"),
+    Column("head_seconds", float, "", lambda row: row.head_seconds, heading="head, median"),
+    Column("ratio", float, "", lambda row: row.ratio, heading="head / base"),
+    text_column("why", lambda row: row.why),
+)
+HEADER = ("Case", *(column.title for column in CHANGED))
 
 
-def changed(era: Era, number: int, pair: Pair | None) -> Iterator[blocks.Block]:
+def changed(era: Era, number: int, pair: Pair | None) -> Iterator[blocks.PageBlock]:
     """Two choices of a commit, and the table of the pair to show before a reader chooses."""
     if pair is None:
         return
@@ -161,13 +170,13 @@ def changed(era: Era, number: int, pair: Pair | None) -> Iterator[blocks.Block]:
     ]
     yield blocks.CommitChoice(f"since{number}", options, (("base", pair.base), ("head", pair.head)))
     named = _case_links(era, number)
-    told = ((row, blocks.Mark.of(row.verdict, TONES)) for row in pair.changes)
-    rows = [blocks.Row([named(row.case), mark, *_cells(row)[1:]]) for row, mark in told]
+    told = ((row, blocks.VerdictMark.of(row.verdict, TONES)) for row in pair.changes)
+    rows = [blocks.TableRow([named(row.case), mark, *_cells(row)[1:]]) for row, mark in told]
     title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
-    yield blocks.Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
+    yield blocks.Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, ("verdict",), keeps_columns=True)
 
 
-def changes_shown(era: Era, pair: Pair) -> list[Change]:
+def changes_shown(era: Era, pair: Pair) -> list[CaseChange]:
     """What the pair shows and what is still open, in the order of a table."""
     opened = {item.series.case: item for item in still_open(era)}
     known = {row.case: row for row in pair.changes}
@@ -175,32 +184,36 @@ def changes_shown(era: Era, pair: Pair) -> list[Change]:
     for case in dict.fromkeys((*known, *opened)):
         row, item = known.get(case), opened.get(case)
         # What became slower since it became faster is slower.
-        is_of_pair = row is not None and row.kind != Kind.OTHER and (item is None or row.kind != Kind.FASTER)
+        is_of_pair = (
+            row is not None and row.kind != ChangeKind.OTHER and (item is None or row.kind != ChangeKind.FASTER)
+        )
         if row is not None and is_of_pair:
             found.append(replace(row, start=item.code.place if item else pair.head))
         elif item is not None:
             one = item.series
             if item.effect is None:
                 verdict, why = _lost_words(None if item.what == "gone" else item.what)
-                row = Change(case, Kind.LOST, verdict, why=why)
+                row = CaseChange(case, ChangeKind.LOST, verdict, why=why)
             else:
                 now, ratio = one.points[-1].seconds, 1 + item.effect
                 why = next(since(one, step) for step in one.steps if one.code_of(step) is item.code)
-                row = Change(case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=why)
+                row = CaseChange(case, ChangeKind.SLOWER, "step up", now / ratio, now, ratio, why=why)
             found.append(replace(row, start=item.code.place))
     return sorted(found, key=_order)
 
 
-def headline(era: Era, pair: Pair, found: Sequence[Change]) -> str:
+def headline(era: Era, pair: Pair, found: Sequence[CaseChange]) -> str:
     """The finding of the first screen: how many cases are slower, the worst of them, since when; then what is lost."""
     of = f"of {how_many(len({row.case for row in (*pair.changes, *found)}), 'case')}"
     counts = Counter(row.kind for row in found)
-    said = [f"{counts[kind]} {of} {words}" for kind, words in COUNTED.items() if counts[kind] and kind != Kind.SLOWER]
-    for worst in [row for row in found if row.kind == Kind.SLOWER][:1]:
-        start, are = era.codes[worst.start], "is" if counts[Kind.SLOWER] == 1 else "are"
+    said = [
+        f"{counts[kind]} {of} {words}" for kind, words in COUNTED.items() if counts[kind] and kind != ChangeKind.SLOWER
+    ]
+    for worst in [row for row in found if row.kind == ChangeKind.SLOWER][:1]:
+        start, are = era.codes[worst.start], "is" if counts[ChangeKind.SLOWER] == 1 else "are"
         subject = f" ({short_subject(start)})" if start.subject else ""
         by = f"{(worst.ratio or 1.0) - 1:+.1%}, since {start.name}{subject}"
-        said.insert(0, f"{counts[Kind.SLOWER]} {of} {are} slower: {case_name(worst.case)}, {by}")
+        said.insert(0, f"{counts[ChangeKind.SLOWER]} {of} {are} slower: {case_name(worst.case)}, {by}")
     return f"{'; '.join(said)}." if said else ""
 
 
@@ -211,9 +224,9 @@ COLLECTING = {
 """Options that collect a case by its identity: without them the gate takes smaller ones."""
 
 
-def commands(era: Era, found: Sequence[Change]) -> Iterator[blocks.Said]:
+def commands(era: Era, found: Sequence[CaseChange]) -> Iterator[blocks.Said]:
     """What to type next about the worst slowdown: the search between two commits."""
-    for row in [row for row in found if row.kind == Kind.SLOWER][:1]:
+    for row in [row for row in found if row.kind == ChangeKind.SLOWER][:1]:
         series, bad = era.by_case[row.case], era.codes[row.start]
         codes = [point.code for point in series.points]
         good = codes[max(codes.index(bad) - 1, 0)]
@@ -230,16 +243,16 @@ def sentence(era: Era, pair: Pair) -> str:
     counts = Counter(row.kind for row in pair.changes)
     head, base = (_commit_words(era, place) for place in (pair.head, pair.base))
     of = f"of {how_many(len(pair.changes), 'case')}"
-    if not counts[Kind.LOST] and all(row.ratio is None for row in pair.changes):
+    if not counts[ChangeKind.LOST] and all(row.ratio is None for row in pair.changes):
         return f"{head} and {base} have no case in common, so nothing can be slower or faster yet."
-    if not pair.has_evidence and not counts[Kind.LOST]:
+    if not pair.has_evidence and not counts[ChangeKind.LOST]:
         return f"Too few launches to tell whether {head} is slower than {base}; the ratios below say nothing of it."
     found = [f"{counts[kind]} {words}" for kind, words in COUNTED.items() if counts[kind]]
     said = f"{', '.join(found)} {of}" if found else f"no change was found in any {of}"
     return f"{head} against {base}: {said}."
 
 
-def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterator[blocks.Block]:
+def worst(era: Era, number: int, pair: Pair, found: Sequence[CaseChange]) -> Iterator[blocks.PageBlock]:
     """What moved, each with how its time went over all commits, what did not, and the figure of one case.
 
     All cases where none can tell.
@@ -249,15 +262,16 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterato
     if not pair.has_evidence and not found:
         shown = [(row, "") for row in pair.changes]
     rows = [
-        blocks.Row([
-            named(row.case), blocks.Mark.of(row.verdict, TONES),
+        blocks.TableRow([
+            named(row.case), blocks.VerdictMark.of(row.verdict, TONES),
             "" if row.ratio is None else f"{row.ratio - 1:+.1%}", start,
             _spark(series[row.case]) if row.case in series else "", row.why,
         ])
         for row, start in shown[:WORST]
     ]  # fmt: skip
     if rows:
-        yield blocks.Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
+        header = ("Case", "verdict", "change", "since", "trend", "why")
+        yield blocks.Rows("worst", "What moved", header, 1, rows, text_columns=("verdict", "since", "trend"))
     listed = {row.case for row in found}
     rest = Counter(row.verdict for row in pair.changes if row.case not in listed)
     least = f" ({least_words(era.least_shown)} would be shown)" if era.least_shown else ""
@@ -267,11 +281,11 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterato
     yield blocks.Said(", ".join(said), "note")
     # The slowest case, else the first that has times over the commits.
     timed = [row for row in found if row.case in series]
-    for row in sorted(timed, key=lambda row: row.kind != Kind.SLOWER)[:1]:
+    for row in sorted(timed, key=lambda row: row.kind != ChangeKind.SLOWER)[:1]:
         title = f"{case_name(row.case)} over the commits, {_drift_words(era)}"
         place = next(place for place, one in enumerate(era.series) if one is series[row.case])
         shown_there: Json = {"over_commits": f"since{number}", "case": place}
-        yield blocks.Figures([blocks.Figure("worst-case", title, "", "", (), [STEPS_NOTE], **shown_there)])
+        yield blocks.Charts([blocks.Chart("worst-case", title, "", "", (), [STEPS_NOTE], **shown_there)])
 
 
 def short_subject(code: Code) -> str:
@@ -283,16 +297,15 @@ def _commit_words(era: Era, place: int) -> str:
     return f"{code.name} ({code.date[:10]}) {short_subject(code)}".rstrip()
 
 
-def _cells(row: Change) -> tuple[str, ...]:
+def _cells(row: CaseChange) -> tuple[str, ...]:
     """Texts under `HEADER`, without the case."""
-    times = ("" if s is None else significant(s * 1e3) for s in (row.base_seconds, row.head_seconds))
-    return (row.verdict, *times, "" if row.ratio is None else f"{row.ratio:.3f}", row.why)
+    return tuple(column.below(row) if column.has_value(row) else "" for column in CHANGED)
 
 
-def _case_links(era: Era, number: int) -> Callable[[str], str | blocks.Link]:
+def _case_links(era: Era, number: int) -> Callable[[str], str | blocks.ElementLink]:
     """What names a case, with a link to its row in the history; of two identities, to that of the newest code."""
     to = {one.case: f"since{number}-c{place}" for place, one in reversed(list(enumerate(era.series)))}
-    return lambda case: blocks.Link(case_name(case), to[case]) if case in to else case_name(case)
+    return lambda case: blocks.ElementLink(case_name(case), to[case]) if case in to else case_name(case)
 
 
 # What it shows of each case over the commits: steps, exact counters, and how its time went.
@@ -301,11 +314,18 @@ POINT_NOTE = (
     "a commit's figure is the median over its launches; an interval (95 %, by order statistics) needs six of them"
 )
 STEPS_NOTE = f"{POINT_NOTE}; dotted: steps"
-TREND = ("Case", "trend", "commits", "first (ms)", "lowest (ms)", "highest (ms)", "newest (ms)",
-         "95 % interval (ms)", "newest / first")  # fmt: skip
+TREND: tuple[Column[Series], ...] = (
+    Column("commits", int, "", lambda one: len(one.points)),
+    Column("first_seconds", float, "", lambda one: one.points[0].seconds, heading="first"),
+    Column("lowest_seconds", float, "", lambda one: min(point.seconds for point in one.points), heading="lowest"),
+    Column("highest_seconds", float, "", lambda one: max(point.seconds for point in one.points), heading="highest"),
+    Column("newest_seconds", float, "", lambda one: one.points[-1].seconds, heading="newest"),
+    Column("interval_seconds", tuple, "", lambda one: one.points[-1].interval, heading="95 % interval"),
+    Column("ratio", float, "", lambda one: one.points[-1].seconds / one.points[0].seconds, heading="newest / first"),
+)
 
 
-def over_commits(era: Era, number: int) -> Iterator[blocks.Block]:
+def over_commits(era: Era, number: int) -> Iterator[blocks.PageBlock]:
     """Steps, counters that changed, a figure that the page's program draws from `era_data`, and all trends.
 
     Nothing where one commit is all there is.
@@ -323,17 +343,16 @@ def over_commits(era: Era, number: int) -> Iterator[blocks.Block]:
         title = "Exact counters: commits at which one changed"
         yield _found(f"{anchor}-counters", title, COUNTER_COLUMNS, counters, to)
     title = "Time over commits, one case at a time"
-    yield blocks.Figures([blocks.Figure(anchor, title, "", "", (), [STEPS_NOTE], over_commits=anchor)])
+    yield blocks.Charts([blocks.Chart(anchor, title, "", "", (), [STEPS_NOTE], over_commits=anchor)])
     rows = []
     for one in sorted(era.series, key=lambda one: -one.points[-1].seconds / one.points[0].seconds):
-        seconds, last = [point.seconds for point in one.points], one.points[-1]
-        figures = (seconds[0], min(seconds), max(seconds), seconds[-1])
-        interval = " to ".join(significant(end * 1e3) for end in last.interval) if last.interval else DASH
-        cells: list[blocks.CellOfRow] = [blocks.Link(case_name(one.case), to[id(one)]), _spark(one), str(len(seconds))]
-        cells += [significant(value * 1e3) for value in figures]
-        rows.append(blocks.Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], to[id(one)]))
+        figures = (column.below(one) for column in TREND)
+        rows.append(
+            blocks.TableRow([blocks.ElementLink(case_name(one.case), to[id(one)]), _spark(one), *figures], to[id(one)])
+        )
     notes = [*conditions(era), POINT_NOTE]
-    yield blocks.Rows(f"{anchor}-cases", f"Every case over the commits, {_drift_words(era)}", TREND, 1, rows, notes)
+    title, header = f"Every case over the commits, {_drift_words(era)}", ("Case", "trend", *(of.title for of in TREND))
+    yield blocks.Rows(f"{anchor}-cases", title, header, 1, rows, notes, ("trend",))
 
 
 def _drift_words(era: Era) -> str:
@@ -341,13 +360,17 @@ def _drift_words(era: Era) -> str:
 
 
 def _found(
-    name: str, title: str, columns: Columns[tuple[Series, T]], found: Sequence[tuple[Series, T]], to: Mapping[int, str]
-) -> blocks.Rows:
+    name: str, title: str, columns: Sequence[Column[tuple[Series, T]]], found: Sequence[tuple[Series, T]],
+    to: Mapping[int, str],
+) -> blocks.Rows:  # fmt: skip
     """The columns of the screen, each case a link to its figure."""
-    header = tuple({"case": "Case", "counter": "Case", "name": "counter"}.get(column, column) for column in columns)
-    named, *others = columns.values()
-    rows = [blocks.Row([blocks.Link(named(row), to[id(row[0])]), *(cell(row) for cell in others)]) for row in found]
-    return blocks.Rows(name, title, header, 1, rows)
+    named, *others = columns
+    header = ("Case", *(column.label for column in others))
+    rows = [
+        blocks.TableRow([blocks.ElementLink(named.alone(row), to[id(row[0])]), *(of.alone(row) for of in others)])
+        for row in found
+    ]
+    return blocks.Rows(name, title, header, 1, rows, text_columns=[of.label for of in others if of.kind is str])
 
 
 def _spark(one: Series) -> blocks.CellOfRow:
@@ -392,7 +415,7 @@ def era_data(era: Era, number: int, pair: Pair) -> Json:
 NO_VERDICT = "two machines, builds or settings: ratios without a verdict"
 
 
-def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[blocks.Block]:
+def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[blocks.PageBlock]:
     """Every case of either run, the slowest first: both medians and the ratio, or why it has none; devices may differ.
 
     Nothing where no case has a ratio.
@@ -402,23 +425,21 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[blocks.Block
     cells = {cell.id: cell for cell in now.cells}
     points, texts = [], []
     for row in rows:
-        milliseconds = [s and s * 1e3 for s in (row.before_seconds, row.now_seconds)]
         if row.ratio is not None:
-            point = blocks.Point(milliseconds[0] or 0.0, row.ratio, case_name(row.id), blocks.tags_of(cells[row.id]))
-            points.append((pass_name(cells[row.id]), point))
-        times = (DASH if ms is None else significant(ms) for ms in milliseconds)
+            cell = cells[row.id]
+            points.append((pass_name(cell), blocks.point(cell, (row.before_seconds or 0.0) * 1e3, row.ratio)))
         why = why_without_ratio(row) if row.ratio is None else ""
-        texts.append(blocks.Row([case_name(row.id), *times, shown(row.ratio, ".3f"), why]))
+        texts.append(blocks.TableRow([case_name(row.id), *(column.below(row) for column in RATIO[:3]), why]))
     if not points:
         return
     points.sort(key=lambda named: (named[0], order(named[1].x)))
     name = f"run{before.number}-run{now.number}"
     title = f"run {now.number}, {now.name} over run {before.number}, {before.name}"
-    yield blocks.Figures([blocks.Figure(
+    yield blocks.Charts([blocks.Chart(
         name, title, f"run {before.number} (ms)", "ratio", blocks.markers(points), [NO_VERDICT, now.conditions],
         x_log=True, line_at=(1.0, "parity"),
     )])  # fmt: skip
-    header = ("Case", f"run {before.number}, median (ms)", f"run {now.number}, median (ms)", "ratio", "why")
+    header = ("Case", *(f"run {one.number}, median (ms)" for one in (before, now)), "ratio", "why")
     notes = [NO_VERDICT, *(f"run {one.number}: {one.conditions}" for one in (before, now))]
     yield blocks.Rows(name, title, header, 1, texts, notes)
 

@@ -9,7 +9,7 @@ Also the screen of a run beside its baseline: lost cases first, then the largest
 import argparse
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from math import log
@@ -18,7 +18,16 @@ from pathlib import Path
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.comparison import refuse_incomparable
-from perf_tests_suite.perf_tests.records.format import DASH, ScreenLine, duration, has_colours, printable, table
+from perf_tests_suite.perf_tests.records.format import (
+    Column,
+    ScreenLine,
+    column_table,
+    duration,
+    fitting,
+    has_colours,
+    printable,
+    text_column,
+)
 from perf_tests_suite.perf_tests.records.record import how_many, is_shard
 from perf_tests_suite.perf_tests.records.store import ComparedCase, Status, announced, compare, read_record, strict_json
 
@@ -120,34 +129,29 @@ def why_without_ratio(row: ComparedCase, figure: str = "") -> str:
     return f"{row.status}{figure}{': ' if row.explanation else ''}{row.explanation}"
 
 
-DROPPED = ("before", "now")
+RATIO: tuple[Column[ComparedCase], ...] = (
+    Column("before_seconds", float, "", lambda row: row.before_seconds, heading="before"),
+    Column("now_seconds", float, "", lambda row: row.now_seconds, heading="now"),
+    Column("ratio", float, "", lambda row: row.ratio),
+    Column("interval_ratio", tuple, "", lambda row: row.interval, heading="95 % interval"),
+)
+"""The figures of a case that both runs measured."""
+DROPPED_FIRST = ("before_seconds", "now_seconds")
 """Columns that a narrow terminal loses, in this order; the strip goes before them."""
 
 
 def _ratio_table(rows: Sequence[ComparedCase], width: int) -> list[str]:
     """Columns as far as they fit; then names lose their middle. What the interval says stands below."""
-    columns: dict[str, list[str]] = {
-        "case": [printable(case_name(row.id)) for row in rows],
-        "before": [duration(row.before_seconds or 0) for row in rows],
-        "now": [duration(row.now_seconds or 0) for row in rows],
-        "ratio": [f"{row.ratio:.3f}" for row in rows],
-        "95 % interval": [" to ".join(f"{end:.3f}" for end in row.interval or ()) or DASH for row in rows],
-        "note": [reading(row) for row in rows],
-    }
-
-    def lines() -> list[str]:
-        return table(list(columns), zip(*columns.values(), strict=True), left=("case", "note", ""))
-
-    for name in DROPPED:
-        if len(lines()[0]) > width:
-            del columns[name]
-    over = len(lines()[0]) - width
+    named: Column[ComparedCase] = text_column("case", lambda row: printable(case_name(row.id)))
+    note = text_column("note", reading)
+    columns = fitting([named, *RATIO, note], rows, width, DROPPED_FIRST)
+    over = len(column_table(columns, rows)[0]) - width
     if over > 0:
-        longest = max(map(len, columns["case"])) - over
-        columns["case"] = [shortened(name, longest) for name in columns["case"]]
+        longest = max(len(named.alone(row)) for row in rows) - over
+        columns[0] = text_column("case", lambda row: shortened(named.alone(row), longest))
     elif -over >= STRIP_COLUMNS + 2:
-        columns[""] = _strips(rows)
-    return [*(line.rstrip() for line in lines()), COMPARISON_NOTE]
+        columns.append(text_column("", _strips(rows)))
+    return [*(line.rstrip() for line in column_table(columns, rows)), COMPARISON_NOTE]
 
 
 def shortened(name: str, length: int) -> str:
@@ -158,8 +162,8 @@ def shortened(name: str, length: int) -> str:
     return f"{name[:start]}..{name[len(name) - max(length - 2 - start, 0) :]}"
 
 
-def _strips(rows: Sequence[ComparedCase]) -> list[str]:
-    """Each interval as a line with its ratio marked, 1 in the middle, all on one logarithmic scale."""
+def _strips(rows: Sequence[ComparedCase]) -> Callable[[ComparedCase], str]:
+    """What draws an interval as a line with its ratio marked, 1 in the middle, all on one logarithmic scale."""
     ends = [end for row in rows for end in row.interval or (row.ratio or 1.0,)]
     most = max(abs(log(end)) for end in [1 + LEAST_SHOWN, *(end for end in ends if end > 0)])
     middle = STRIP_COLUMNS // 2
@@ -176,4 +180,4 @@ def _strips(rows: Sequence[ComparedCase]) -> list[str]:
         marks[place(row.ratio or 1.0)] = "o"
         return "".join(marks)
 
-    return list(map(strip, rows))
+    return strip

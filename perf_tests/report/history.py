@@ -34,14 +34,13 @@ from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, Refus
 from perf_tests_suite.perf_tests.records import format as texts
 from perf_tests_suite.perf_tests.records.columns import case_name, machine_line
 from perf_tests_suite.perf_tests.records.format import (
-    DASH,
     STEPS,
-    Columns,
+    Column,
     column_table,
-    duration,
     has_colours,
     painted,
     printable,
+    text_column,
 )
 from perf_tests_suite.perf_tests.records.record import OUTCOMES, how_many
 from perf_tests_suite.perf_tests.records.store import (
@@ -178,8 +177,8 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
 
 def still_open_line(era: Era, items: Sequence[OpenItem]) -> str:
     """What older commits have left, by commit; empty without any."""
-    words = {"slower": "slower", "gone": "gone", **OUTCOMES}
-    counts = Counter((words[item.what], item.code.place) for item in items)
+    said_of = {"slower": "slower", "gone": "gone", **OUTCOMES}
+    counts = Counter((said_of[item.what], item.code.place) for item in items)
     said = [
         f"{count} {what} since {era.codes[place].name} ({how_many(len(era.codes) - 1 - place, 'commit')} ago)"
         for (what, place), count in counts.items()
@@ -230,41 +229,42 @@ def conditions(era: Era) -> list[str]:
 def since(one: Series, step: Step) -> str:
     """`+19.4% (+18.4% to +20.5%) since 0e0e0e0e0e0e (2030-01-01), 10 launches against 14: subject`."""
     code = one.code_of(step)
-    interval = STEP_COLUMNS["95 % interval"]((one, step))
+    interval = STEP_INTERVAL.alone((one, step))
     launches = f"{how_many(step.launches_after, 'launch')} against {step.launches_before}"
     subject = f": {code.subject[:SUBJECT_WIDTH]}" if code.subject else ""
     return f"{step.effect:+.1%} ({interval}) since {code.name} ({code.date[:10]}), {launches}{subject}"
 
 
-STEP_COLUMNS: Columns[tuple[Series, Step]] = {
-    "case": lambda row: case_name(row[0].case),
-    "change": lambda row: f"{row[1].effect:+.1%}",
-    "95 % interval": lambda row: f"{row[1].interval[0]:+.1%} to {row[1].interval[1]:+.1%}",
-    "since": lambda row: row[0].code_of(row[1]).name,
-    "date": lambda row: row[0].code_of(row[1]).date[:10],
-    "launches": lambda row: f"{row[1].launches_after} against {row[1].launches_before}",
-    "subject": lambda row: row[0].code_of(row[1]).subject[:SUBJECT_WIDTH] or DASH,
-}
-COUNTER_COLUMNS: Columns[tuple[Series, CounterChange]] = {
-    "counter": lambda row: case_name(row[0].case),
-    "name": lambda row: row[1].counter,
-    "before": lambda row: f"{row[1].before:,}",
-    "after": lambda row: f"{row[1].after:,}",
-    "since": lambda row: row[1].code.name,
-    "date": lambda row: row[1].code.date[:10],
-    "subject": lambda row: row[1].code.subject[:SUBJECT_WIDTH] or DASH,
-}
-
-
-POINT_COLUMNS: Columns[tuple[Point, bool]] = {
-    "commit": lambda row: row[0].code.name,
-    "date": lambda row: row[0].code.date[:10],
-    "median": lambda row: duration(row[0].seconds),
-    "95 % interval": lambda row: " to ".join(map(duration, row[0].interval)) if row[0].interval else DASH,
-    "launches": lambda row: str(row[0].launches),
-    "": lambda row: "step" if row[1] else "",
-    "subject": lambda row: row[0].code.subject[:SUBJECT_WIDTH] or DASH,
-}
+STEP_INTERVAL: Column[tuple[Series, Step]] = Column(
+    "interval_change", tuple, "", lambda row: row[1].interval, heading="95 % interval"
+)
+STEP_COLUMNS: tuple[Column[tuple[Series, Step]], ...] = (
+    text_column("case", lambda row: case_name(row[0].case)),
+    Column("level_change", float, "", lambda row: row[1].effect, heading="change"),
+    STEP_INTERVAL,
+    text_column("since", lambda row: row[0].code_of(row[1]).name),
+    text_column("date", lambda row: row[0].code_of(row[1]).date[:10]),
+    text_column("launches", lambda row: f"{row[1].launches_after} against {row[1].launches_before}"),
+    text_column("subject", lambda row: row[0].code_of(row[1]).subject[:SUBJECT_WIDTH]),
+)
+COUNTER_COLUMNS: tuple[Column[tuple[Series, CounterChange]], ...] = (
+    text_column("case", lambda row: case_name(row[0].case)),
+    text_column("counter", lambda row: row[1].counter),
+    Column("before", int, "", lambda row: row[1].before),
+    Column("after", int, "", lambda row: row[1].after),
+    text_column("since", lambda row: row[1].code.name),
+    text_column("date", lambda row: row[1].code.date[:10]),
+    text_column("subject", lambda row: row[1].code.subject[:SUBJECT_WIDTH]),
+)
+POINT_COLUMNS: tuple[Column[tuple[Point, bool]], ...] = (
+    text_column("commit", lambda row: row[0].code.name),
+    text_column("date", lambda row: row[0].code.date[:10]),
+    Column("median_seconds", float, "", lambda row: row[0].seconds, heading="median"),
+    Column("interval_seconds", tuple, "", lambda row: row[0].interval, heading="95 % interval"),
+    Column("launches", int, "", lambda row: row[0].launches),
+    text_column("", lambda row: "step" if row[1] else " "),
+    text_column("subject", lambda row: row[0].code.subject[:SUBJECT_WIDTH]),
+)
 
 
 # The same for machines.

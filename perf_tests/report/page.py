@@ -22,6 +22,8 @@ from perf_tests_suite.perf_tests.history.commits import Launch, moment, read_log
 from perf_tests_suite.perf_tests.history.series import Era, newest_first, still_open
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE
 from perf_tests_suite.perf_tests.records.columns import (
+    EVERY_COLUMN,
+    CaseContext,
     CaseRow,
     date_of,
     lost_lines,
@@ -29,23 +31,13 @@ from perf_tests_suite.perf_tests.records.columns import (
     machine_name,
     rounds_line,
 )
-from perf_tests_suite.perf_tests.records.format import (
-    DASH,
-    Columns,
-    Table,
-    figure_in,
-    mebibytes_in,
-    printable,
-    shown,
-    significant,
-)
+from perf_tests_suite.perf_tests.records.format import DASH, Table, printable
 from perf_tests_suite.perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
 from perf_tests_suite.perf_tests.records.store import announced, each_readable, print_left_out, write_named
 from perf_tests_suite.perf_tests.report import blocks, changes, plots, tables
-from perf_tests_suite.perf_tests.report.changes import COUNTED, WORST, Kind, Pair
+from perf_tests_suite.perf_tests.report.changes import COUNTED, WORST, ChangeKind, Pair
 from perf_tests_suite.perf_tests.report.history import chosen_machines, still_open_line
 from perf_tests_suite.perf_tests.report.plots import RecordedRun
-from perf_tests_suite.perf_tests.report.tables import milliseconds
 
 HERE = Path(__file__).parent
 TITLE = "Recorded runs"
@@ -123,7 +115,7 @@ class Section:
     anchor: str
     title: str
     subjects: "Callable[[Report], Iterable[tuple[int | str, str, Any]]]"
-    blocks_of: Callable[[Report, Any], Iterable[blocks.Block]]
+    blocks_of: Callable[[Report, Any], Iterable[blocks.PageBlock]]
     level: int = 2
 
 
@@ -157,30 +149,30 @@ TableOf = Callable[[Sequence[CaseRow]], Table | None]
 
 
 def part(
-    name: str, title: str, figures: Sequence[Callable[[RecordedRun], Iterable[blocks.Figure]]] = (),
+    name: str, title: str, figures: Sequence[Callable[[RecordedRun], Iterable[blocks.Chart]]] = (),
     tables: Sequence[TableOf] = (), passed: str = "", pass_tables: Sequence[TableOf] = (),
 ) -> Section:  # fmt: skip
     """A subsection of a run: figures, tables of its cases, tables of what the pass `passed` found."""
 
-    def blocks_of(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
+    def blocks_of(_: Report, one: RecordedRun) -> Iterator[blocks.PageBlock]:
         if drawn := [figure for of in figures for figure in of(one)]:
-            yield blocks.Figures(drawn)
+            yield blocks.Charts(drawn)
         # The reasons for cases without a timing, of which there may be thousands, stand below the run's first table.
         said = frozenset(lost_lines(one.cells))
         found = one.passes.get(passed, [])
         for builders, cells, without in ((tables, one.cells, said), (pass_tables, found, frozenset())):
             for table in filter(None, (build(cells) for build in builders)):
                 notes = [*(note for note in table.notes if note not in without), one.conditions]
-                name, rows = f"run{one.number}-{table.name}", list(map(blocks.Row, table.rows))
-                yield blocks.Rows(name, table.title, table.header, table.label_columns, rows, notes)
+                name, rows = f"run{one.number}-{table.name}", list(map(blocks.TableRow, table.rows))
+                yield blocks.Rows(name, table.title, table.header, table.label_columns, rows, notes, table.text_columns)
 
     return Section(f"run{{number}}-{name}", title, each_run, blocks_of, level=3)
 
 
-TILES = {Kind.SLOWER: "bad", Kind.FASTER: "good", Kind.LOST: "lost"}
+TILES = {ChangeKind.SLOWER: "bad", ChangeKind.FASTER: "good", ChangeKind.LOST: "lost"}
 
 
-def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
+def answer(report: Report, _: Report) -> Iterator[blocks.PageBlock]:
     """One sentence, four numbers and the worst cases, of the machine that ran last."""
     era = report.eras[0]
     pair = report.pairs[0]
@@ -202,7 +194,9 @@ def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
         yield blocks.Said(said, "answer")
         lost = sum(bool(cell.outcome) for cell in newest.cells)
         failed = str(lost), "without timing", "lost" if lost else ""
-        yield blocks.Numbers([(DASH, COUNTED[Kind.SLOWER], ""), (DASH, COUNTED[Kind.FASTER], ""), failed, flagged])
+        yield blocks.Numbers(
+            [(DASH, COUNTED[ChangeKind.SLOWER], ""), (DASH, COUNTED[ChangeKind.FASTER], ""), failed, flagged]
+        )
         if newest.cells:
             yield _furthest(newest)
     else:
@@ -212,7 +206,7 @@ def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
             yield blocks.Said(line, "" if place else "answer")
         moved = Counter(one.kind for one in found)
         counts = [
-            (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.has_evidence else DASH, words,
+            (str(moved[kind]) if moved[kind] or kind == ChangeKind.LOST or pair.has_evidence else DASH, words,
              TILES[kind] if moved[kind] else "")
             for kind, words in COUNTED.items()
         ]  # fmt: skip
@@ -229,67 +223,49 @@ def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
 def _furthest(one: RecordedRun) -> blocks.Rows:
     """Cases without a timing, then flagged ones, then those furthest above their least time."""
     cells = sorted(one.cells, key=lambda of: (not of.outcome, not of.flags, of.number("roofline_fraction") or 1.0))
+    of_furthest = [EVERY_COLUMN[name] for name in ("median_seconds", "roofline_fraction")]
     to, rows = _anchors(one), []
     for cell in cells[:WORST]:
         told: list[blocks.CellOfRow] = [OUTCOMES.get(cell.outcome, ""), DASH, DASH, "", cell.reason]
         if cell.is_timed:
-            figures = TIMINGS["median (ms)"](cell), LIMITS["least / median"](cell)
+            figures = [column.below(CaseContext(cell)) for column in of_furthest]
             rounds = blocks.sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
-            told = ["flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]
-        rows.append(blocks.Row([blocks.Link(cell.case, to[cell.id]), *told]))
-    header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
+            told = ["flagged" if cell.flags else "measured", *figures, rounds, " ".join(cell.flags)]
+        rows.append(blocks.TableRow([blocks.ElementLink(cell.case, to[cell.id]), *told]))
+    header = ("Case", "verdict", *(column.title for column in of_furthest), "trend", "why")
     title = "The worst case" if len(rows) == 1 else f"The worst {len(rows)} cases"
     why = "without a time, flagged, or furthest above the least time (trend: rounds)"
-    return blocks.Rows("worst", f"{title}: {why}", header, 1, rows)
+    return blocks.Rows("worst", f"{title}: {why}", header, 1, rows, text_columns=("verdict", "trend"))
 
 
-def _in_form(name: str, form: str) -> Callable[[CaseRow], str]:
-    return lambda cell: shown(cell.number(name), form)
-
-
-TIMINGS: Columns[CaseRow] = {
-    "median (ms)": lambda cell: significant(cell.rounds.median * 1e3),
-    "95 % interval (ms)": lambda cell: " to ".join(
-        significant(end * 1e3) for end in cell.rounds.median_interval(0.95) or ()
-    ) or DASH,
-    "mean ± std (ms)": milliseconds,
-    "rounds": lambda cell: str(len(cell.rounds)),
-    "tokens/s": _in_form("tokens_per_second", ",.0f"),
-    "TFLOP/s": lambda cell: DASH if (rate := cell.number("tflops_per_second")) is None else significant(rate, 3),
-    "launches": _in_form("kernel_launches", ",.0f"),
-    "flags": lambda cell: ", ".join(cell.flags) or DASH,
-}  # fmt: skip
+TIMINGS = (
+    "median_seconds", "median_interval_seconds", "mean_and_deviation_seconds", "rounds", "tokens_per_second",
+    "tflops_per_second", "kernel_launches", "flags",
+)  # fmt: skip
 INTERVAL_NOTE = "interval: 95 % confidence interval of the median within this launch, by order statistics"
 
-LIMITS: Columns[CaseRow] = {
-    "median, measured (ms)": TIMINGS["median (ms)"],
-    "least time, computed (ms)": lambda cell: figure_in(cell.info, "roofline_seconds", 1e3),
-    "least / median": _in_form("roofline_fraction", ".0%"),
-    "of product ceiling": _in_form("share_of_matmul_ceiling", ".0%"),
-    "MFU": _in_form("mfu", ".1%"),
-    "bound by": lambda cell: str(cell.info.get("bound") or DASH),
-    "peak, measured (MiB)": lambda cell: mebibytes_in(cell.info, "peak_allocated_bytes"),
-    "peak, predicted (MiB)": lambda cell: mebibytes_in(cell.info, "predicted_peak_bytes"),
-}
-"""What a timed case shows; a column that is a dash for every case is left out."""
 KNOWN_LIMITS = ("roofline_fraction", "share_of_matmul_ceiling", "mfu")
+LIMITS = (
+    "median_seconds", "roofline_seconds", *KNOWN_LIMITS, "bound", "peak_allocated_bytes", "predicted_peak_bytes",
+)  # fmt: skip
+"""What a timed case shows; a column that is null for every case is left out."""
 LIMIT_NOTE = (
-    "least time, computed: arithmetic and memory traffic of a case's kernels at rates measured on this machine, "
-    "above the median where caches serve what it counts as memory traffic; "
-    "product ceiling: the best square product measured here"
+    "least time: arithmetic and memory traffic of a case's kernels at rates measured on this machine, above the median "
+    "where caches serve what it counts as memory traffic; roofline: least time over median; "
+    "ceiling: the best square product measured here"
 )
 
 
-def limits(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
+def limits(_: Report, one: RecordedRun) -> Iterator[blocks.PageBlock]:
     """The roofline, and a table of the cases whose record knows a limit."""
     if drawn := plots.roofline(one):
-        yield blocks.Figures(drawn)
+        yield blocks.Charts(drawn)
     timed = (cell for cell in one.cells if cell.is_timed)
     known = [cell for cell in timed if any(cell.number(name) is not None for name in KNOWN_LIMITS)]
     yield from _case_tables(one, ("limits-models", "limits-attention"), known, LIMITS, [LIMIT_NOTE, one.conditions], {})
 
 
-def heading(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
+def heading(_: Report, one: RecordedRun) -> Iterator[blocks.PageBlock]:
     yield blocks.Said(f"{one.conditions}; {date_of(one.record)}")
     if one.collectives:
         rows = how_many(one.collectives, "measurement")
@@ -297,14 +273,14 @@ def heading(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
         yield blocks.Said(f"Not shown here: {said}. Read them with `perf-tests tables --only cases RECORD`.", "note")
 
 
-def timings(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
+def timings(_: Report, one: RecordedRun) -> Iterator[blocks.PageBlock]:
     """Every case of a run on a line, with the columns that the filters compare."""
     said = [one.conditions, rounds_line(one.cells), tables.SPREAD_NOTE, INTERVAL_NOTE, *_flag_sentences(one)]
     yield from _case_tables(one, ("models", "alone"), one.cells, TIMINGS, said, _anchors(one))
 
 
 def _case_tables(
-    one: RecordedRun, names: tuple[str, str], cells: Sequence[CaseRow], columns: Columns[CaseRow], said: Sequence[str],
+    one: RecordedRun, names: tuple[str, str], cells: Sequence[CaseRow], columns: Sequence[str], said: Sequence[str],
     anchors: Mapping[str, str],
 ) -> Iterator[blocks.Rows]:  # fmt: skip
     """A table of models and one of attention alone: each case's labels, and its figures or why it has none."""
@@ -314,15 +290,18 @@ def _case_tables(
             continue
         places = (tables.HEAD_DIM, tables.SEQUENCE) if alone else (tables.SIZE, tables.CONTEXT)
         labels = (*places, tables.PHASE, tables.PRECISION, tables.IMPLEMENTATION)
-        timed = [cell for cell in found if cell.is_timed]
-        used = {column: of for column, of in columns.items() if any(of(cell) != DASH for cell in timed)}
+        timed = [CaseContext(cell) for cell in found if cell.is_timed]
+        used = [column for column in map(EVERY_COLUMN.__getitem__, columns) if any(map(column.has_value, timed))]
         rows = []
         for cell in found:
-            texts = [*(label.of(cell) for label in labels), *(of(cell) for of in used.values() if cell.is_timed)]
+            known = CaseContext(cell)
+            texts = [*(label.of(cell) for label in labels), *(of.below(known) for of in used if cell.is_timed)]
             lost = None if cell.is_timed else (OUTCOMES[cell.outcome], cell.reason)
-            rows.append(blocks.Row(texts, anchors.get(cell.id, ""), lost))
-        header = [*(label.name for label in labels), *(used or ("outcome",))]
-        yield blocks.Rows(f"run{one.number}-{name}", title, header, len(labels), rows, said)
+            rows.append(blocks.TableRow(texts, anchors.get(cell.id, ""), lost))
+        header = [*(label.name for label in labels), *(column.title for column in used)]
+        words = [column.title for column in used if column.kind is str]
+        header += [] if used else ["outcome"]
+        yield blocks.Rows(f"run{one.number}-{name}", title, header, len(labels), rows, said, words)
 
 
 def _anchors(one: RecordedRun) -> dict[str, str]:
@@ -335,7 +314,7 @@ def _flag_sentences(one: RecordedRun) -> list[str]:
     return [f"{name}: {FLAGS[name].sentence} {some_of(cases)}." for name, cases in found.items() if cases]
 
 
-def what_ran(report: Report, _: Report) -> Iterator[blocks.Block]:
+def what_ran(report: Report, _: Report) -> Iterator[blocks.PageBlock]:
     rows = []
     for place, era in enumerate(report.eras, 1):
         for code, launch in ((one, launch) for one in era.codes for launch in one.launches):
@@ -349,7 +328,7 @@ def what_ran(report: Report, _: Report) -> Iterator[blocks.Block]:
     if len(report.eras) > 1:
         count = len(report.eras)
         lines.append(f"{count} machines, builds or settings are shown separately: their times are not comparable")
-    in_order = [blocks.Row([str(place), *texts]) for place, texts in sorted(rows)]
+    in_order = [blocks.TableRow([str(place), *texts]) for place, texts in sorted(rows)]
     yield blocks.Rows("runs", "Recorded runs", header, 5, in_order, lines)
     yield from (blocks.Said(f"Left out: {line}", "warning") for line in report.left_out)
 
@@ -391,7 +370,7 @@ def page_of(report: Report) -> str:
                 told = {part: text.format(number=own_number, name=name) for part, text in words.items()}
                 folded = report.folded.get(own_number, "") if subjects is each_run else ""
                 sections.append({**told, "level": section.level, "blocks": found, "folded": folded})
-    drawn = [block for section in sections for block in section["blocks"] if isinstance(block, blocks.Figures)]
+    drawn = [block for section in sections for block in section["blocks"] if isinstance(block, blocks.Charts)]
     figures = [figure for block in drawn for figure in block.figures if not figure.over_commits]
     cells = [cell for one in report.shown for cell in one.cells]
     over_time = (CaseRow(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)

@@ -17,9 +17,9 @@ from perf_tests_suite.perf_tests.report import tables
 from perf_tests_suite.perf_tests.report.blocks import (
     AXES,
     SYMBOLS,
-    Figure,
-    Point,
-    Series,
+    Chart,
+    PlotPoint,
+    PlotSeries,
     bars,
     markers,
     point,
@@ -54,18 +54,24 @@ class RecordedRun:
         return columns.machine_line(self.record)
 
     def figures(
-        self, name: str, title: str, axes: tuple[str, str], series: Sequence[Series], notes: Sequence[str], **more: Any
-    ) -> list[Figure]:
+        self,
+        name: str,
+        title: str,
+        axes: tuple[str, str],
+        series: Sequence[PlotSeries],
+        notes: Sequence[str],
+        **more: Any,
+    ) -> list[Chart]:
         """One figure above the conditions of this run; none without points."""
         drawn = [one for one in series if one.points]
         if not drawn:
             return []
-        return [Figure(f"run{self.number}-{name}", title, *axes, drawn, [*notes, self.conditions], **more)]
+        return [Chart(f"run{self.number}-{name}", title, *axes, drawn, [*notes, self.conditions], **more)]
 
     def phase_bars(
         self, name: str, titles: tuple[str, str], found: Iterable[tuple[CaseRow, str, float]],
-        colour: Callable[[str], int], notes: Sequence[str], beside: Sequence[Series] = (),
-    ) -> list[Figure]:  # fmt: skip
+        colour: Callable[[str], int], notes: Sequence[str], beside: Sequence[PlotSeries] = (),
+    ) -> list[Chart]:  # fmt: skip
         """One figure of `bars`, phases in the order of a step; `titles` are its own and the heights'."""
         rows = list(found)
         phases = distinct(cell.phase for cell, _, _ in sorted(rows, key=lambda row: row[0].phase_place))
@@ -117,13 +123,13 @@ LENGTH = Axis(
 )  # fmt: skip
 
 
-def model_growth(run: RecordedRun, name: str, axis: Axis) -> Iterator[Figure]:
+def model_growth(run: RecordedRun, name: str, axis: Axis) -> Iterator[Chart]:
     """Time of models over context or parameters, one figure for each phase."""
     cells = [cell for cell in run.cells if cell.is_timed and not cell.is_attention]
     return _growth(run, cells, axis, _milliseconds, name, f"{{}}: time over {axis.title}", MEDIAN, fewest=2)
 
 
-def attention_growth(run: RecordedRun) -> Iterator[Figure]:
+def attention_growth(run: RecordedRun) -> Iterator[Chart]:
     """Attention's time, peak, and memory before the backward pass over sequence length, one figure for each pass."""
     peak, before = (partial(_mebibytes, field=f"{name}_bytes") for name in ("peak_allocated", "memory_before_backward"))
     passed = run.passes["memory"]
@@ -171,7 +177,7 @@ it means; its seconds as far as the case's record has them.
 
 def _growth(
     run: RecordedRun, cells: Sequence[CaseRow], axis: Axis, y: Y, name: str, title: str, y_title: str, fewest: int = 1
-) -> Iterator[Figure]:
+) -> Iterator[Chart]:
     """One figure for each phase, which goes into its title; none where no line has `fewest` places."""
     placed = sorted(filter(axis.place, cells), key=attrgetter("phase_place"))
     for phase, chosen in grouped(placed, attrgetter("phase")).items():
@@ -182,7 +188,7 @@ def _growth(
         for pair, look in looks.items():
             known = ((cell, y(cell)) for cell in grown if axis.names(cell) == pair)
             points = [point(cell, axis.place(cell), found[0], "", *found[1:]) for cell, found in known if found]
-            lines.append(Series(", ".join(pair), points, *look, tied_to=", ".join(pair)))
+            lines.append(PlotSeries(", ".join(pair), points, *look, tied_to=", ".join(pair)))
         if max(len({one.x for one in line.points}) for line in lines) < fewest:
             continue
         floors = _floors(grown, axis, looks) if y is _milliseconds else []
@@ -201,9 +207,9 @@ Looks = dict[tuple[str, str], tuple[int, int]]
 """Colour and dash of each pair of names."""
 
 
-def _floors(grown: Sequence[CaseRow], axis: Axis, looks: Looks) -> list[Series]:
+def _floors(grown: Sequence[CaseRow], axis: Axis, looks: Looks) -> list[PlotSeries]:
     """Minimum times of each case, as far as its record has them: a thin line in the colour of the line it bounds."""
-    series: list[Series] = []
+    series: list[PlotSeries] = []
     for dash, (floor, (_, meaning, seconds_of_cell)) in enumerate(FLOORS.items(), 1):
         lines = collected(
             (axis.names(cell), point(cell, axis.place(cell), seconds * 1e3, f"{cell.case}: {meaning}"))
@@ -211,21 +217,23 @@ def _floors(grown: Sequence[CaseRow], axis: Axis, looks: Looks) -> list[Series]:
             if (seconds := seconds_of_cell(cell) or 0.0) > 0
         )
         series += [
-            Series(f"{floor} of {', '.join(names)}", points, colour=looks[names][0], dash=dash, symbol="line-ew-open",
-                   is_background=True, is_in_legend=False, tied_to=", ".join(names))
+            PlotSeries(
+                f"{floor} of {', '.join(names)}", points, colour=looks[names][0], dash=dash, symbol="line-ew-open",
+                is_background=True, is_in_legend=False, tied_to=", ".join(names),
+            )
             for names, points in lines.items()
         ]  # fmt: skip
     return series
 
 
-def _crosses(grown: Sequence[CaseRow], axis: Axis, looks: Looks, top: float) -> Iterator[Series]:
+def _crosses(grown: Sequence[CaseRow], axis: Axis, looks: Looks, top: float) -> Iterator[PlotSeries]:
     """The cases without a figure, above all others, in their line's colour."""
     for names, (colour, dash) in looks.items():
         lost = [cell for cell in grown if axis.names(cell) == names and cell.outcome]
         said = " and ".join(distinct(OUTCOMES[cell.outcome] for cell in lost))
         points = [point(cell, axis.place(cell), top, columns.lost_lines([cell])[0]) for cell in lost]
         symbol = CROSSES[dash % len(CROSSES)]
-        yield Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol)
+        yield PlotSeries(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol)
 
 
 # Ratios of two cases of one run: lower precisions over fp32.
@@ -233,7 +241,7 @@ def _crosses(grown: Sequence[CaseRow], axis: Axis, looks: Looks, top: float) -> 
 RATIO_NOTE = "ratio of medians with its 95 % interval within this launch"
 
 
-def speed_up(run: RecordedRun) -> list[Figure]:
+def speed_up(run: RecordedRun) -> list[Chart]:
     """The speed of each other precision as fp32 over it, by size and context; parity is drawn."""
     models = (cell for cell in run.cells if cell.is_timed and not cell.is_attention)
     pairs = columns.pairs_along(models, "precision", tables.BASE_PRECISION)
@@ -245,7 +253,7 @@ def speed_up(run: RecordedRun) -> list[Figure]:
 def _ratios(
     run: RecordedRun, name: str, title: str, axes: tuple[str, str],
     named: Sequence[tuple[str, tuple[CaseRow, CaseRow]]], line: tuple[float, str] | None,
-) -> list[Figure]:  # fmt: skip
+) -> list[Chart]:  # fmt: skip
     """A marker for each (name, (over, under)), with the interval of the ratio of both medians."""
     points = []
     for own, (over, under) in named:
@@ -277,7 +285,7 @@ PARTS_ABOVE = 1.04
 MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
 
 
-def peaks(run: RecordedRun) -> list[Figure]:
+def peaks(run: RecordedRun) -> list[Chart]:
     """A marker for each phase by size and context: filled for a measured peak, open for a predicted one."""
     timed, passed = (
         [cell for cell in cells if not cell.is_attention and (cell.number(MEASURED) or cell.number(PREDICTED))]
@@ -294,7 +302,7 @@ def peaks(run: RecordedRun) -> list[Figure]:
             known = ((cell, cell.number(field)) for cell in chosen)
             points = [point(cell, cell.place, amount / MIB, f"{cell.case}: {own}") for cell, amount in known if amount]
             is_listed = field == MEASURED or not any(cell.number(MEASURED) for cell in chosen)
-            series.append(Series(own, points, colour, mode="markers", symbol=symbol, is_in_legend=is_listed))
+            series.append(PlotSeries(own, points, colour, mode="markers", symbol=symbol, is_in_legend=is_listed))
     circle = ["circle: the predicted peak, around the measured one where there is one"] if is_predicted else []
     title = f"Peak of allocated memory, {'measured' if is_measured else 'predicted: none is measured'}"
     return run.figures(
@@ -303,7 +311,7 @@ def peaks(run: RecordedRun) -> list[Figure]:
     )  # fmt: skip
 
 
-def memory_categories(run: RecordedRun) -> list[Figure]:
+def memory_categories(run: RecordedRun) -> list[Chart]:
     """Peaks by phase, stacked by category, circles at predicted ones; a reader picks the configuration."""
     known = [(cell, held) for cell in run.passes["memory"] if (held := cell.inside("peak_by_category_bytes"))]
     groups = distinct(cell.configuration for cell, _ in known)
@@ -326,7 +334,7 @@ def _place_in_stack(name: str) -> tuple[int, str]:
     return (CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)), name
 
 
-def timelines(run: RecordedRun) -> list[Figure]:
+def timelines(run: RecordedRun) -> list[Chart]:
     """Memory after each allocation of a configuration's last phase and of its first step, stacked by category.
 
     A reader picks the case.
@@ -352,18 +360,20 @@ def timelines(run: RecordedRun) -> list[Figure]:
     return run.figures("timeline", *titles, series, notes, picks_one=True)
 
 
-def _timeline(cell: CaseRow, categories: dict[str, list[float]], most: int) -> list[Series]:
+def _timeline(cell: CaseRow, categories: dict[str, list[float]], most: int) -> list[PlotSeries]:
     """One case: an area for each category, the predicted peak, and the names of the parts where they begin."""
     totals = list(map(sum, zip(*categories.values(), strict=True)))
     moments = thinned(totals, most)
     series, tags = [], tags_of(cell)
     for name in sorted(categories, key=_place_in_stack):
         if any(held := categories[name]):
-            points = [Point(moment, held[moment] / MIB, name, tags) for moment in moments]
-            series.append(Series(name, points, _place_in_stack(name)[0], mode="lines", look="area", group=cell.name))
+            points = [PlotPoint(moment, held[moment] / MIB, name, tags) for moment in moments]
+            series.append(
+                PlotSeries(name, points, _place_in_stack(name)[0], mode="lines", look="area", group=cell.name)
+            )
     if predicted := cell.number(PREDICTED):
         ends = [point(cell, end, predicted / MIB, "predicted peak") for end in (0, len(totals) - 1)]
-        series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=cell.name))
+        series.append(PlotSeries("predicted peak", ends, dash=1, mode="lines", is_background=True, group=cell.name))
     names: dict[float, list[str]] = {}
     for part in cell.rows("timeline", "parts"):
         first, before = finite(part.get("first")), max(names, default=-math.inf)
@@ -372,13 +382,13 @@ def _timeline(cell: CaseRow, categories: dict[str, list[float]], most: int) -> l
             names.setdefault(place, []).append(str(part.get("name")))
     parts = [point(cell, first, max(totals) * PARTS_ABOVE / MIB, ", ".join(of)) for first, of in names.items()]
     shown: Json = {"mode": "markers+text", "symbol": "triangle-down-open", "is_background": True}
-    return [*series, Series("parts", parts, is_in_legend=False, group=cell.name, **shown)]
+    return [*series, PlotSeries("parts", parts, is_in_legend=False, group=cell.name, **shown)]
 
 
 # Kernel and warm-up passes: kernel shares, the rounds of fresh processes.
 
 
-def kernel_shares(run: RecordedRun) -> list[Figure]:
+def kernel_shares(run: RecordedRun) -> list[Chart]:
     """Each kind's share of the kernel time, a bar for each phase; a reader picks the configuration."""
     shares = [
         (cell, str(row.get("kind")), share * 100)
@@ -390,7 +400,7 @@ def kernel_shares(run: RecordedRun) -> list[Figure]:
     return run.phase_bars("kernels", titles, shares, kinds.index, [TRACED_NOTE])
 
 
-def warmup_series(run: RecordedRun) -> list[Figure]:
+def warmup_series(run: RecordedRun) -> list[Chart]:
     """Time of each round since its process began, a line for each process; a reader picks the case."""
     series = []
     for cell in run.passes["warmup"]:
@@ -401,7 +411,7 @@ def warmup_series(run: RecordedRun) -> list[Figure]:
             drawn = measured if row.get("leaves_out_timed_phase") is True else [*warm, *measured]
             first = len(warm) + len(measured) - len(drawn) + 1
             points = [point(cell, number, value * 1e3, name) for number, value in enumerate(drawn, first)]
-            series.append(Series(name, points, colour=place, dash=place, group=cell.name))
+            series.append(PlotSeries(name, points, colour=place, dash=place, group=cell.name))
     notes = ["the first rounds of a line are its warm-up, as many as its name says", tables.WARMUP_NOTE]
     titles = "Rounds of fresh processes", ("round of the process", "time (ms)")
     return run.figures("warmup", *titles, series, notes, y_log=True, picks_one=True)
@@ -410,7 +420,7 @@ def warmup_series(run: RecordedRun) -> list[Figure]:
 # How close each case came to what this machine can do.
 
 
-def roofline(run: RecordedRun) -> list[Figure]:
+def roofline(run: RecordedRun) -> list[Chart]:
     """TFLOP/s over FLOP per byte, where a record counts both; a precision's points have the colour of its roof."""
     known = []
     for cell in run.cells:
@@ -428,7 +438,7 @@ def roofline(run: RecordedRun) -> list[Figure]:
         rate = point(cell, intensity, flops / cell.rounds.median / 1e12, "", *ends)
         points.append(((pass_name(cell), cell.label("precision")), rate))
     marks = [
-        Series(f"{kind}, {precision}", found, precisions.index(precision), mode="markers",
+        PlotSeries(f"{kind}, {precision}", found, precisions.index(precision), mode="markers",
                symbol=SYMBOLS[kinds.index(kind) % len(SYMBOLS)])
         for (kind, precision), found in collected(points).items()
     ]  # fmt: skip
@@ -440,7 +450,7 @@ def roofline(run: RecordedRun) -> list[Figure]:
     )  # fmt: skip
 
 
-def _roofs(cells: Sequence[CaseRow], precisions: Sequence[str], intensities: Sequence[float]) -> list[Series]:
+def _roofs(cells: Sequence[CaseRow], precisions: Sequence[str], intensities: Sequence[float]) -> list[PlotSeries]:
     """A roof for each precision whose products were timed: the memory's slope up to their best rate.
 
     Only the level part where the record lacks this machine's memory bandwidth.
@@ -458,7 +468,7 @@ def _roofs(cells: Sequence[CaseRow], precisions: Sequence[str], intensities: Seq
         corners = sorted({low, high, *([rate / traffic] if low < rate / traffic < high else [])})
         name = f"best here, {precision}"
         own = tuple(precision if axis is tables.PRECISION else "" for axis in AXES)
-        points = [Point(x, min(rate, x * traffic), name, own) for x in corners]
+        points = [PlotPoint(x, min(rate, x * traffic), name, own) for x in corners]
         colour = precisions.index(precision)
-        series.append(Series(name, points, colour, dash, mode="lines", is_background=True, tied_to=name))
+        series.append(PlotSeries(name, points, colour, dash, mode="lines", is_background=True, tied_to=name))
     return series

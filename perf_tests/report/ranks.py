@@ -1,7 +1,7 @@
 """What a run of several ranks adds to its record and to its screen: their efficiency, and the links between them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from statistics import median
 
@@ -9,15 +9,19 @@ from perf_tests_suite.perf_tests.audit.figures import Finding, timings_of
 from perf_tests_suite.perf_tests.audit.physics import judge
 from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES, bus_share, fit_link
 from perf_tests_suite.perf_tests.phases import is_collective
-from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.columns import (
+    EVERY_COLUMN,
+    CaseColumn,
+    CaseContext,
+    case_name,
+    timed_cells,
+)
 from perf_tests_suite.perf_tests.records.format import (
-    DASH,
-    MIB,
-    Columns,
+    GIGABYTES_PER_SECOND,
+    Column,
     column_table,
-    distinct,
-    duration,
-    duration_range,
+    fitting,
+    text_column,
 )
 from perf_tests_suite.perf_tests.records.record import (
     AMOUNT,
@@ -123,57 +127,49 @@ def _rate_of_a_rank(row: Json) -> float:
     return float(rate) / (info.get("world") or 1) if isinstance(rate, int | float) else 0.0
 
 
+RANKS = (
+    "case", "median_seconds", "slowest", "exposed", "sent_bytes", "scaling_efficiency", "relative to", "peaks",
+)  # fmt: skip
+"""Columns of cases on several ranks; the last where one is known."""
+DROPPED_FIRST = ("relative to", "sent_bytes", "slowest", "peaks", "median_seconds", "scaling_efficiency")
+"""Columns that a narrow terminal loses, in this order; the results have the median."""
+
+
 def rank_lines(rows: Sequence[Json]) -> list[str]:
     """The slowest rank of each row, what the exchange adds, how well more ranks help; nothing without several ranks.
 
     All rows must be of one machine. The table is at most as wide as the terminal while a column can be dropped.
     """
-    shared = [row for row in rows if row["extra_info"].get("parallel") is not None]
+    found = {row["fullname"]: {"scaling_efficiency": share, "relative_to": base} for row, share, base in scalings(rows)}
+    shared = [
+        CaseContext(replace(cell, info=cell.info | found.get(cell.id, {})))
+        for cell in timed_cells({"benchmarks": rows}) if cell.label("parallel")
+    ]  # fmt: skip
     if not shared:
         return []
-    found = {
-        row["fullname"]: (f"{share:.1%}{NOISE if share > MOST_EFFICIENT else ''}", case_name(base))
-        for row, share, base in scalings(rows)
-    }
-    columns: Columns[Json] = {
-        "case": lambda row: case_name(row["fullname"]),
-        "median": lambda row: duration(row["stats"]["median"]),
-        "slowest": lambda row: (
-            DASH
-            if len(medians := [median(own) for own in row["extra_info"].get("rank_seconds") or []]) < 2
-            else f"rank {medians.index(max(medians))}, {max(medians) / median(medians) - 1:+.1%}"
-        ),
-        "exposed": _exposed,
-        "sent": lambda row: DASH if (n := row["extra_info"].get("sent_bytes")) is None else f"{n / 1e6:,.4g} MB",
-        "efficiency": lambda row: found[row["fullname"]][0] if row["fullname"] in found else DASH,
-        "relative to": lambda row: found[row["fullname"]][1] if row["fullname"] in found else DASH,
-    }
-    if any(row["extra_info"].get("rank_peak_allocated_bytes") for row in shared):
-        columns["peaks"] = lambda row: (
-            f"{' to '.join(distinct(f'{end / MIB:,.0f}' for end in (min(counts), max(counts))))} MiB"
-            if (counts := row["extra_info"].get("rank_peak_allocated_bytes"))
-            else DASH
-        )
-    lines = [*column_table(columns, shared), RANKS_NOTE]
-    for name in ("relative to", "sent", "slowest", "peaks", "median", "efficiency"):  # the results have the median
-        if name in columns and len(lines[0]) > width():
-            del columns[name]
-            lines = [*column_table(columns, shared), f"{RANKS_NOTE}; a wider terminal has every column"]
+    columns = [_marked(EVERY_COLUMN[name]) for name in RANKS]
+    if not any(map(columns[-1].has_value, shared)):
+        columns.pop()
+    left = fitting(columns, shared, width(), DROPPED_FIRST)
+    lines = column_table(left, shared)
+    lines.append(RANKS_NOTE + ("" if left == columns else "; a wider terminal has every column"))
     return [*lines, NOISE_NOTE] if any(NOISE in line for line in lines) else lines
 
 
-def _exposed(row: Json) -> str:
-    """What the exchange adds, marked where it would be longer than the round that it is a part of."""
-    info = row["extra_info"]
-    seconds = info.get("exposed_communication_seconds")
-    if seconds is None:
-        return DASH
-    said = duration(seconds) if seconds > 0 else "0 s"
-    said += NOISE if seconds > row["stats"]["median"] else ""
-    interval = info.get("exposed_communication_interval")
-    if interval is None:
-        return f"{said} (few rounds)"
-    return f"{said} ({duration_range(max(interval[0], 0.0), max(interval[1], 0.0))})"
+def _is_noise(name: str, known: CaseContext) -> bool:
+    if name == "exposed":
+        return (known.cell.measured.exposed_communication_seconds or 0.0) > known.cell.rounds.median
+    return name == "scaling_efficiency" and (known.cell.number(name) or 0.0) > MOST_EFFICIENT
+
+
+def _marked(column: CaseColumn) -> CaseColumn:
+    """The column as text, marked where only noise can explain the figure."""
+    return replace(
+        column,
+        kind=str,
+        heading=column.label,
+        of=lambda known: column.alone(known) + NOISE * _is_noise(column.name, known),
+    )
 
 
 # Collectives alone, with the latency and rate of the link between their ranks.
@@ -220,36 +216,35 @@ def _messages(rows: Sequence[Json]) -> dict[tuple[str, int, str], list[tuple[flo
     )  # fmt: skip
 
 
+COLLECTIVE = ("case", "median_seconds", "rounds_spread", "algorithm_bytes_per_second", "bus_bytes_per_second")
+LINK: tuple[Column[Json], ...] = (
+    text_column("link", lambda link: f"{link['collective']} world{link['world']} {link['backend']}"),
+    Column("latency_seconds", float, "", lambda link: link["latency_seconds"], heading="latency"),
+    Column("latency_interval_seconds", tuple, "", lambda link: link["latency_interval"], heading="latency, 95 %"),
+    Column("bytes_per_second", float, "", lambda link: link["bytes_per_second"], heading="rate"),
+    text_column("rate, 95 %", lambda link: ", ".join(map(_rate, link["rate_interval"] or ()))),
+    Column("bus_bytes_per_second", float, "", lambda link: link["bus_bytes_per_second"], heading="bus"),
+    Column("largest_error", float, "", lambda link: link["largest_error"], heading="error"),
+)
+
+
+def _rate(bytes_per_second: float | None) -> str:
+    """The rate, of which the times may set no upper limit."""
+    return "any" if bytes_per_second is None else GIGABYTES_PER_SECOND.alone(bytes_per_second)
+
+
 def collective_lines(rows: Sequence[Json]) -> list[str]:
     """Each message with its bandwidths, then the links fitted to them; nothing without a row of a collective."""
     alone = [row for row in rows if is_collective(row["extra_info"])]
     if not alone:
         return []
-    columns: Columns[Json] = {
-        "case": lambda row: case_name(row["fullname"]),
-        "median": lambda row: duration(row["stats"]["median"]),
-        "spread": lambda row: f"{row['stats']['iqr'] / row['stats']['median']:.1%}",
-        "algorithm": lambda row: _rate(row["extra_info"]["algorithm_bytes_per_second"]),
-        "bus": lambda row: _rate(row["extra_info"]["bus_bytes_per_second"]),
-    }
-    of_links: Columns[Json] = {
-        "link": lambda link: f"{link['collective']} world{link['world']} {link['backend']}",
-        "latency": lambda link: duration(link["latency_seconds"]),
-        "latency, 95 %": lambda link: ", ".join(map(duration, link["latency_interval"] or ())) or DASH,
-        "rate": lambda link: _rate(link["bytes_per_second"]),
-        "rate, 95 %": lambda link: ", ".join(map(_rate, link["rate_interval"] or ())) or DASH,
-        "bus": lambda link: _rate(link["bus_bytes_per_second"]),
-        "error": lambda link: f"{link['largest_error']:.0%}",
-    }
-    lines = [*column_table(columns, alone), COLLECTIVES_NOTE]
+    columns = [EVERY_COLUMN[name] for name in COLLECTIVE]
+    cells = map(CaseContext, timed_cells({"benchmarks": alone}))
+    lines = [*column_table(columns, list(cells)), COLLECTIVES_NOTE]
     if links := links_of(alone):
-        lines += [*column_table(of_links, links), LINK_NOTE]
+        lines += [*column_table(LINK, links), LINK_NOTE]
     fitted = {(link["collective"], link["world"], link["backend"]) for link in links}
     # Only one size, or times that shrink with the bytes.
     if unknown := [f"{name} world{world}" for name, world, of in _messages(alone) if (name, world, of) not in fitted]:
         lines.append(f"no latency and rate for {', '.join(unknown)}: {WITHOUT_LINK}")
     return lines
-
-
-def _rate(bytes_per_second: float | None) -> str:
-    return "any" if bytes_per_second is None else f"{bytes_per_second / 1e9:.3g} GB/s"

@@ -21,26 +21,30 @@ from perf_tests_suite.perf_tests.audit.rounds import (
 )
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_collective
 from perf_tests_suite.perf_tests.records.columns import (
-    COLUMNS,
-    FOR_PEOPLE,
+    EVERY_COLUMN,
     CaseContext,
     CaseRow,
     case_name,
+    found_in,
     pass_cells,
     rows_in,
     timed_cells,
 )
 from perf_tests_suite.perf_tests.records.format import (
     DASH,
-    Columns,
+    SHARE,
+    Column,
     Table,
+    Unit,
     column_table,
     distinct,
     duration,
     finite,
+    fitting,
     printable,
     shown,
     table,
+    text_column,
 )
 from perf_tests_suite.perf_tests.records.record import (
     FAILURES,
@@ -53,7 +57,14 @@ from perf_tests_suite.perf_tests.records.record import (
     unpacked,
 )
 from perf_tests_suite.perf_tests.records.store import ENDINGS, read_record, strict_json
-from perf_tests_suite.perf_tests.report.tables import PASS_TABLES, WAYS, Fit, attention_fits
+from perf_tests_suite.perf_tests.report.tables import (
+    PART_OF_ATTENTION,
+    PASS_TABLES,
+    WAYS,
+    Fit,
+    PassColumns,
+    attention_fits,
+)
 from perf_tests_suite.perf_tests.traces.kernels import KERNEL_VALUES, kernel_values
 from perf_tests_suite.perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
 
@@ -161,27 +172,19 @@ def _exported(report: Path) -> Path:
 # Everything about one case in a terminal.
 
 
-SHARES: Columns[Json] = {
-    "launches": lambda row: f"{row['launches']:g}",
-    "time": lambda row: duration(row["seconds"]),
-    "of kernels": lambda row: f"{row['share_of_kernel_time']:.1%}",
-    "of wall": lambda row: f"{row['share_of_wall']:.1%}",
-}
-REGION: Columns[Json] = {
-    "region": lambda row: f"{row['region']}{', backward' if row['is_backward'] else ''}",
-    **SHARES,
-    "of its direction": lambda row: f"{row['share_of_direction']:.1%}",
-}
-ATTENTION_PART: Columns[Json] = {
-    "part": lambda row: str(row["part"]),
-    "launches": lambda row: f"{row['launches']:g}",
-    "device": lambda row: duration(row["device_seconds"]),
-    "host": lambda row: duration(row["host_seconds"]),
-    "MFLOP": lambda row: f"{row['flops'] / 1e6:.3g}",
-    "MB": lambda row: f"{row['bytes'] / 1e6:.3g}",
-    "bound": lambda row: row["bound"] or DASH,
-    "std over layers": lambda row: duration(row["spread_over_layers"]["stddev_seconds"]),
-}
+SHARES: PassColumns = (
+    found_in("launches", "launches"),
+    found_in("time", "seconds"),
+    found_in("of kernels", "share_of_kernel_time", unit=SHARE),
+    found_in("of wall", "share_of_wall", unit=SHARE),
+)
+REGION: PassColumns = (
+    text_column("region", lambda row: f"{row['region']}{', backward' if row['is_backward'] else ''}"),
+    *SHARES,
+    found_in("of its direction", "share_of_direction", unit=SHARE),
+)
+KIND: PassColumns = (text_column("kind", lambda row: row["kind"]), *SHARES)
+OVER_LAYERS = found_in("std over layers", "spread_over_layers", "stddev_seconds")
 
 
 GAPS = {
@@ -195,14 +198,13 @@ def detail_lines(values: Json) -> list[str]:
     """Totals, then tables by kind, kernel and region, gaps, attention by part, and what does not fit together."""
     products = values["matrix_products"]
     expected = products.get("expected_count")
-    kind: Columns[Json] = {"kind": lambda row: str(row["kind"]), **SHARES}
     lines = [
         f"{values['launches']:g} kernels in a round, {duration(values['kernel_seconds'])} of "
         f"{duration(values['wall_seconds'])}; device busy {values['busy_share']:.1%}",
         f"{products['count']:g} matrix products{'' if expected is None else f' of {expected} expected'}, "
         f"{products['share_of_kernel_time']:.1%} of the kernel time",
         "",
-        *column_table(kind, values["kinds"]),
+        *column_table(KIND, values["kinds"]),
         "",
         *_kernel_table(values),
         "",
@@ -225,7 +227,7 @@ def detail_lines(values: Json) -> list[str]:
         if direction is None:
             continue
         lines += ["", f"one of {direction['layers']} attention layers, {name}"]
-        lines += column_table(ATTENTION_PART, direction["parts"])
+        lines += column_table([*PART_OF_ATTENTION, OVER_LAYERS], direction["parts"])
         lines += [
             f"softmax / products: {shown(direction['softmax_over_products_time'], '.3g')} in time, "
             f"{shown(direction['softmax_over_products_flops'], '.3g')} in FLOPs; of {duration(direction['seconds'])}: "
@@ -276,7 +278,6 @@ RESULT_NOTES = {
     "roofline_fraction": "roofline: least time of its kernels here over median",
     "short_busy_seconds": "busy: the device's own time in a round below 0.2 ms, the rest of which is the host's",
 }
-EVERY_COLUMN = {**COLUMNS, **FOR_PEOPLE}
 
 
 def result_lines(record: Json, width: int = WIDTH) -> list[str]:
@@ -289,21 +290,12 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     cells = timed_cells(record)
     computing = [CaseContext(cell, record) for cell in cells if not is_collective(cell.identity)]
     if computing:
-        texts = {name: [EVERY_COLUMN[name].text(known) for known in computing] for name in RESULTS}
-        for name in WHERE_KNOWN:
-            if {*texts[name]} == {DASH}:
-                del texts[name]
-        if "bound" not in texts:
-            texts.pop("roofline_fraction", None)
-
-        def laid() -> list[str]:
-            header = [EVERY_COLUMN[name].heading for name in texts]
-            return table(header, zip(*texts.values(), strict=True))
-
-        for name in DROPPED_FIRST:
-            if len(laid()[0]) > width:
-                del texts[name]
-        lines += [*laid(), "; ".join(note for name, note in RESULT_NOTES.items() if name in texts)]
+        columns = [EVERY_COLUMN[name] for name in RESULTS]
+        left = {one.name for one in columns if one.name not in WHERE_KNOWN or any(map(one.has_value, computing))}
+        left -= set() if "bound" in left else {"roofline_fraction"}
+        columns = fitting([one for one in columns if one.name in left], computing, width, DROPPED_FIRST)
+        notes = (RESULT_NOTES.get(one.name) for one in columns)
+        lines += [*column_table(columns, computing), "; ".join(filter(None, notes))]
     said = []
     for cell in cells:
         rounds = cell.measured.suggested_warmup_rounds
@@ -401,7 +393,7 @@ def table_lines(one: Table) -> list[str]:
     kept = [place for place in range(len(one.header)) if any(row[place] not in ("", DASH) for row in one.rows)]
     header = [one.header[place] for place in kept]
     rows = [[row[place] for place in kept] for row in one.rows]
-    return [one.title, *table(header, rows, left=one.header[: one.label_columns])]
+    return [one.title, *table(header, rows, left={*one.header[: one.label_columns], *one.text_columns})]
 
 
 FILES_OF_PASSES = {"trace": "traces for ui.perfetto.dev", "snapshot": "snapshots for pytorch.org/memory_viz"}
@@ -428,12 +420,13 @@ def missing_parts(values: Json) -> list[str]:
     return [values[name] for name in ("trace_reason", "left_out") if values.get(name)]
 
 
-FIT: Columns[Fit] = {
-    "attention alone, float32 numbers for each of the batch": lambda fit: (
-        f"{fit.implementation} {fit.precision}, {fit.quantity}"
+FIT: tuple[Column[Fit], ...] = (
+    text_column(
+        "attention alone, float32 numbers for each of the batch",
+        lambda fit: f"{fit.implementation} {fit.precision}, {fit.quantity}",
     ),
-    "k": lambda fit: f"{fit.squares}",
-    "c": lambda fit: f"{fit.tensors:.2f}",
-    "remainder": lambda fit: f"{fit.worst_remainder:.1%}",
-    "cells": lambda fit: f"{fit.cells}",
-}
+    Column("k", int, "", lambda fit: fit.squares),
+    Column("c", float, "", lambda fit: fit.tensors, own_unit=Unit("{:.2f}".format)),
+    Column("remainder", float, "", lambda fit: fit.worst_remainder, own_unit=SHARE),
+    Column("cells", int, "", lambda fit: fit.cells),
+)

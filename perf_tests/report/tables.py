@@ -8,18 +8,33 @@ from itertools import chain, islice
 from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests_suite.perf_tests.records import columns as figures
 from perf_tests_suite.perf_tests.records import format as texts
-from perf_tests_suite.perf_tests.records.columns import LABELS, SHORT_OUTCOMES, CaseRow, inside, lost_lines, rows_in
+from perf_tests_suite.perf_tests.records.columns import (
+    LABELS,
+    SHORT_OUTCOMES,
+    CaseRow,
+    found_in,
+    inside,
+    lost_lines,
+    rows_in,
+)
 from perf_tests_suite.perf_tests.records.format import (
+    BYTES,
     DASH,
     GIB,
     MIB,
-    Columns,
+    MICROSECONDS,
+    MILLIONS,
+    SECONDS,
+    SHARE,
+    Column,
+    Spread,
     Table,
+    Unit,
     distinct,
-    figure_in,
     finite,
     shown,
     significant,
+    text_column,
 )
 from perf_tests_suite.perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json, collected
 
@@ -36,9 +51,12 @@ def tables_of(record: Json, name: str) -> list[Table]:
     return [replace(table, notes=(*table.notes, source)) for table in built if table is not None]
 
 
+PassColumns = Sequence[Column[Json]]
+
+
 @dataclass(frozen=True)
 class CaseTable:
-    """A table of rows that `rows_of` gives for each case; each case's labels first, and `words` columns that are too.
+    """A table of rows that `rows_of` gives for each case, each case's labels first.
 
     `columns` may follow from the rows, `notes` follow from all cases. A case that a pass lost has its outcome and
     dashes.
@@ -46,10 +64,9 @@ class CaseTable:
 
     name: str
     title: str
-    columns: Columns[Json] | Callable[[Sequence[Json]], Columns[Json]]
+    columns: PassColumns | Callable[[Sequence[Json]], PassColumns]
     rows_of: Callable[[CaseRow], Iterable[Json]]
     notes: Callable[[Sequence[CaseRow]], Iterable[str]]
-    words: int = 0
     is_of_last_phases: bool = False
 
     def __call__(self, cells: Sequence[CaseRow]) -> Table | None:
@@ -62,9 +79,10 @@ class CaseTable:
         laid = []
         for cell, row in rows:
             lost = (SHORT_OUTCOMES[cell.outcome], *[DASH] * (len(columns) - 1)) if cell.outcome else ()
-            laid.append((*cell.labels, *(lost or (of(row) for of in columns.values()))))
-        labels = len(LABELS) + self.words
-        return Table(self.name, self.title, (*LABELS, *columns), labels, tuple(laid), tuple(self.notes(cells)))
+            laid.append((*cell.labels, *(lost or (column.below(row) for column in columns))))
+        header, words = [column.title for column in columns], frozenset(one.title for one in columns if one.kind is str)
+        notes = tuple(self.notes(cells))
+        return Table(self.name, self.title, (*LABELS, *header), len(LABELS), tuple(laid), notes, words)
 
 
 # Times and peaks of the measured rounds.
@@ -193,7 +211,7 @@ memory_table = partial(_memory, name="memory", title="Peak memory by size and co
 attention_memory_table = partial(_memory, name="attention_memory", title="Peak memory of attention alone", alone=True)
 percentile_table = CaseTable(
     "percentiles", "Percentiles of the time of a round",
-    {f"p{percent} (ms)": partial(figure_in, name=f"{percent}", factor=1e3) for percent in PERCENTILES},
+    [found_in(f"p{percent}", f"{percent}", unit=SECONDS) for percent in PERCENTILES],
     lambda cell: filter(None, [{f"{percent}": seconds for percent, seconds in cell.rounds.percentiles.items()}]),
     lambda cells: (f"of cases with at least {FEWEST_FOR_PERCENTILES} measured rounds",
                    figures.rounds_line([cell for cell in cells if cell.rounds.percentiles])),
@@ -209,34 +227,30 @@ LARGEST = 5
 """Blocks of each case in a table."""
 
 
-def _mebibytes(name: str) -> Callable[[Json], str]:
-    return partial(texts.mebibytes_in, name=name)
-
-
-def _measured_over_predicted(row: Json) -> str:
+def _measured_over_predicted(row: Json) -> float | None:
     asked = "peak_allocated_bytes" if row.get("peak_requested_bytes") is None else "peak_requested_bytes"
     measured, predicted = (finite(row.get(name)) for name in (asked, "predicted_peak_bytes"))
-    return shown(measured / predicted if measured and predicted else None, ".5f")
+    return measured / predicted if measured and predicted else None
 
 
-PEAK: Columns[Json] = {
-    "peak (MiB)": _mebibytes("peak_allocated_bytes"),
-    "predicted (MiB)": _mebibytes("predicted_peak_bytes"),
-    "measured / predicted": _measured_over_predicted,
-    "reserved (MiB)": _mebibytes("peak_reserved_bytes"),
-}
-SAVED: Columns[Json] = {
-    "Part": lambda row: str(row["part"]),
-    "places": lambda row: str(len(row["amounts"])),
-    "of one (MiB)": lambda row: significant(sum(row["amounts"]) / len(row["amounts"]) / MIB),
-    "together (MiB)": lambda row: significant(sum(row["amounts"]) / MIB),
-    "of all saved (%)": lambda row: f"{100 * sum(row['amounts']) / row['whole']:.1f}",
-}
-BLOCK: Columns[Json] = {
-    "Line": lambda row: str(row.get("line") or DASH),
-    "Category": lambda row: str(row.get("category") or DASH),
-    "block (MiB)": _mebibytes("bytes"),
-}
+PEAK: PassColumns = (
+    found_in("peak", "peak_allocated_bytes"),
+    found_in("predicted", "predicted_peak_bytes"),
+    Column("measured / predicted", float, "", _measured_over_predicted, own_unit=Unit("{:.5f}".format)),
+    found_in("reserved", "peak_reserved_bytes"),
+)
+SAVED: PassColumns = (
+    text_column("Part", lambda row: row["part"]),
+    Column("places", int, "", lambda row: len(row["amounts"])),
+    Column("one_bytes", float, "", lambda row: sum(row["amounts"]) / len(row["amounts"]), heading="of one"),
+    Column("together_bytes", float, "", lambda row: sum(row["amounts"]), heading="together"),
+    Column("share", float, "", lambda row: sum(row["amounts"]) / row["whole"], heading="of all saved"),
+)
+BLOCK: PassColumns = (
+    text_column("Line", lambda row: row.get("line")),
+    text_column("Category", lambda row: row.get("category")),
+    found_in("block", "bytes"),
+)
 
 
 def with_marks(values: Json) -> Json:
@@ -244,8 +258,8 @@ def with_marks(values: Json) -> Json:
     return values | {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(values, "marks")}
 
 
-def _named_mebibytes(names: Iterable[str]) -> Columns[Json]:
-    return {f"{name} (MiB)": _mebibytes(name) for name in distinct(names)}
+def _bytes_by_name(names: Iterable[str]) -> PassColumns:
+    return [found_in(name, name, unit=BYTES) for name in distinct(names)]
 
 
 def _live_at_peaks(cell: CaseRow) -> list[Json]:
@@ -272,18 +286,19 @@ def _memory_notes(cells: Sequence[CaseRow]) -> list[str]:
 
 MEMORY_TABLES = (
     CaseTable("memory_pass", "Peak of allocated memory beside the predicted one",
-              lambda rows: PEAK | _named_mebibytes(
-                  str(mark.get("name")) for row in rows for mark in rows_in(row, "marks")),
+              lambda rows: [*PEAK, *_bytes_by_name(
+                  str(mark.get("name")) for row in rows for mark in rows_in(row, "marks"))],
               lambda cell: [with_marks(cell.info)], _memory_notes),
-    CaseTable("memory_parts", "Peak memory by part of a round", {"Part": lambda row: str(row.get("phase")), **PEAK},
-              lambda cell: cell.rows("parts"), _memory_notes, words=1),
+    CaseTable("memory_parts", "Peak memory by part of a round",
+              [text_column("Part", lambda row: str(row.get("phase"))), *PEAK],
+              lambda cell: cell.rows("parts"), _memory_notes),
     CaseTable("memory_categories", "What is held at the peak",
-              lambda rows: {"Peak": lambda row: str(row["kind"]),
-                            **_named_mebibytes(name for row in rows for name in row if name != "kind")},
-              _live_at_peaks, _memory_notes, words=1),
-    CaseTable("saved", "Saved for the backward pass by part", SAVED, _saved, _memory_notes, 1, is_of_last_phases=True),
+              lambda rows: [text_column("Peak", lambda row: row["kind"]),
+                            *_bytes_by_name(name for row in rows for name in row if name != "kind")],
+              _live_at_peaks, _memory_notes),
+    CaseTable("saved", "Saved for the backward pass by part", SAVED, _saved, _memory_notes, is_of_last_phases=True),
     CaseTable("largest_blocks", "Largest blocks of memory", BLOCK,
-              lambda cell: islice(cell.rows("largest_allocations"), LARGEST), _memory_notes, 2, is_of_last_phases=True),
+              lambda cell: islice(cell.rows("largest_allocations"), LARGEST), _memory_notes, is_of_last_phases=True),
 )  # fmt: skip
 
 
@@ -297,15 +312,33 @@ WARMUP_NOTE = (
 FIRST_ROUND_NOTE = "one profiled process: extra time of its first round over a steady one, by part"
 
 
-def _warmup_columns(rows: Sequence[Json]) -> Columns[Json]:
-    return {
-        **{f"after {name} (ms)": partial(_mean, name) for name in distinct(chain(*(row["by_name"] for row in rows)))},
-        "first round (ms)": lambda row: next(
-            (significant(s * 1e3) for s in figures.seconds_of(row["by_name"].get("0", {}), "seconds")), DASH
-        ),
-        "steady from": lambda row: texts.count_in(row["by_name"].get("0", {}), "steady_from_round"),
-        "recommended": lambda row: texts.count_in(row, "recommended_warmup_rounds"),
-    }
+def _warmup_columns(rows: Sequence[Json]) -> PassColumns:
+    def after(name: str) -> Column[Json]:
+        def mean(row: Json) -> Spread:
+            series = row["by_name"].get(name, {})
+            return Spread(series.get("mean_seconds"), series.get("std_seconds"))
+
+        return Column(f"after_{name}_seconds", Spread, "", mean, heading=f"after {name}")
+
+    outliers = text_column("outliers", _outliers)
+    return [
+        *map(after, distinct(chain(*(row["by_name"] for row in rows)))),
+        Column("first_round_seconds", float, "", _first_round, heading="first round"),
+        found_in("steady from", "by_name", "0", "steady_from_round"),
+        found_in("recommended", "recommended_warmup_rounds"),
+        *([outliers] if any(map(outliers.has_value, rows)) else []),
+    ]
+
+
+def _first_round(row: Json) -> float | None:
+    return next(iter(figures.seconds_of(row["by_name"].get("0", {}), "seconds")), None)
+
+
+def _outliers(row: Json) -> str:
+    """The places of the outliers among the measured rounds, by the warm-up before them."""
+    found = ((name, series.get("outliers")) for name, series in row["by_name"].items())
+    known = ((name, of) for name, of in found if of and isinstance(of, list))
+    return "; ".join(f"after {name}: round {', '.join(map(str, of))}" for name, of in known)
 
 
 def _warmup_notes(cells: Sequence[CaseRow]) -> list[str]:
@@ -334,15 +367,6 @@ def series_name(series: Json) -> str:
     return f"{name} without the timed phase" if series.get("leaves_out_timed_phase") is True else name
 
 
-def _mean(name: str, row: Json) -> str:
-    """Mean and spread of the measured rounds, with the places of the outliers among them."""
-    series = row["by_name"].get(name, {})
-    said, outliers = texts.mean_in(series, "std_seconds", 1e3), series.get("outliers")
-    if said != DASH and isinstance(outliers, list) and outliers:
-        return f"{said} (outlier: round {', '.join(map(str, outliers))})"
-    return said
-
-
 def for_this_machine(needed: Sequence[tuple[float, str]]) -> str:
     """The number of warm-up rounds that covers every case of a study, from what each of them needs."""
     most, name = max(needed, key=lambda pair: pair[0])
@@ -366,8 +390,7 @@ WARMUP_TABLES = (
               lambda cell: [{**cell.info, "by_name": of}] if
               (of := {series_name(row): row for row in cell.rows("series")}) or cell.outcome else [], _warmup_notes),
     CaseTable("first_rounds", "What the first round of a process is spent on",
-              lambda rows: {f"{part_name(name)} (ms)": partial(figure_in, name=name, factor=1e3)
-                            for name in distinct(chain(*rows))},
+              lambda rows: [found_in(part_name(name), name, unit=SECONDS) for name in distinct(chain(*rows))],
               lambda cell: [parts] if (parts := first_round_parts(cell)) else [], lambda _: [FIRST_ROUND_NOTE]),
 )  # fmt: skip
 
@@ -382,36 +405,33 @@ TRACED_NOTE = "traced under a profiler after the timings: use the shares; times 
 WAYS = ("forward", "backward")
 
 
-def _softmax_over_products(way: str, row: Json) -> str:
-    return figure_in(inside(row, "attention", way), "softmax_over_products_time")
-
-
-KERNEL: Columns[Json] = {
-    "Kernel": lambda row: str(row.get("name"))[:NAME_CHARACTERS],
-    "calls": lambda row: texts.count_in(row, "calls"),
-    "total (ms)": lambda row: figure_in(row, "total_seconds", 1e3),
-    "mean (us)": lambda row: texts.mean_in(row, "stddev_seconds", 1e6),
-    "of kernel time (%)": lambda row: texts.percent_in(row, "share"),
-}
-SHARES: Columns[Json] = {
-    "launches": lambda row: texts.count_in(row, "launches"),
-    "products": lambda row: texts.count_in(inside(row, "matrix_products"), "count"),
-    "round, not traced (ms)": lambda row: figure_in(row, "plain_wall_seconds", 1e3),
-    "kernels (ms)": lambda row: figure_in(row, "kernel_seconds", 1e3),
-    "device busy (%)": lambda row: texts.percent_in(row, "busy_share"),
-    "products of kernel time (%)": lambda row: texts.percent_in(inside(row, "matrix_products"), "share_of_kernel_time"),
-    **{f"softmax / products, {way}": partial(_softmax_over_products, way) for way in WAYS},
-}
-ATTENTION_PART: Columns[Json] = {
-    "Direction": lambda row: str(row["way"]),
-    "Part": lambda row: str(row.get("part")),
-    "launches": lambda row: texts.count_in(row, "launches"),
-    "device (us)": lambda row: figure_in(row, "device_seconds", 1e6),
-    "host (us)": lambda row: figure_in(row, "host_seconds", 1e6),
-    "MFLOP": lambda row: figure_in(row, "flops", 1e-6),
-    "MB": lambda row: figure_in(row, "bytes", 1e-6),
-    "bound by": lambda row: str(row.get("bound") or DASH),
-}
+KERNEL: PassColumns = (
+    text_column("Kernel", lambda row: str(row.get("name"))[:NAME_CHARACTERS]),
+    found_in("calls", "calls"),
+    found_in("total", "total_seconds"),
+    Column("mean_seconds", Spread, "", lambda row: Spread(row.get("mean_seconds"), row.get("stddev_seconds")),
+           heading="mean", own_unit=MICROSECONDS),
+    found_in("of kernel time", "share"),
+)  # fmt: skip
+SHARES: PassColumns = (
+    found_in("launches", "launches"),
+    found_in("products", "matrix_products", "count"),
+    found_in("round, not traced", "plain_wall_seconds"),
+    found_in("kernels", "kernel_seconds"),
+    found_in("device busy", "busy_share"),
+    found_in("products of kernel time", "matrix_products", "share_of_kernel_time", unit=SHARE),
+    *(found_in(f"softmax / products, {way}", "attention", way, "softmax_over_products_time", unit=Unit(significant))
+      for way in WAYS),
+)  # fmt: skip
+PART_OF_ATTENTION: PassColumns = (
+    text_column("Part", lambda row: str(row.get("part"))),
+    found_in("launches", "launches"),
+    found_in("device", "device_seconds", unit=MICROSECONDS),
+    found_in("host", "host_seconds", unit=MICROSECONDS),
+    found_in("MFLOP", "flops", unit=MILLIONS),
+    found_in("MB", "bytes", unit=MILLIONS),
+    text_column("bound by", lambda row: row.get("bound")),
+)
 
 share_table = CaseTable(
     "kernel_shares", "Launches and matrix-product share", SHARES,
@@ -419,12 +439,13 @@ share_table = CaseTable(
 )  # fmt: skip
 kernel_table = CaseTable(
     "kernels", f"Kernels that take most, up to {TOP_KERNELS} of a case", KERNEL,
-    lambda cell: islice(cell.rows("kernels"), TOP_KERNELS), lambda _: [TRACED_NOTE], 1,
+    lambda cell: islice(cell.rows("kernels"), TOP_KERNELS), lambda _: [TRACED_NOTE],
 )  # fmt: skip
 attention_part_table = CaseTable(
-    "attention_parts", "One attention layer by part", ATTENTION_PART,
+    "attention_parts", "One attention layer by part",
+    [text_column("Direction", lambda row: row["way"]), *PART_OF_ATTENTION],
     lambda cell: ({"way": way, **part} for way in WAYS for part in cell.rows("attention", way, "parts")),
-    lambda _: [TRACED_NOTE], 2,
+    lambda _: [TRACED_NOTE],
 )  # fmt: skip
 KERNEL_TABLES = (share_table, kernel_table, attention_part_table)
 

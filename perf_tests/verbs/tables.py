@@ -15,8 +15,17 @@ from pathlib import Path
 
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
 from perf_tests_suite.perf_tests.records import store
-from perf_tests_suite.perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, Value, case_rows
-from perf_tests_suite.perf_tests.records.format import DASH, Table, latex, markdown, no_formula, printable, significant
+from perf_tests_suite.perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, case_rows
+from perf_tests_suite.perf_tests.records.format import (
+    DASH,
+    Table,
+    Value,
+    latex,
+    markdown,
+    no_formula,
+    printable,
+    significant,
+)
 from perf_tests_suite.perf_tests.records.record import collected, without_path
 from perf_tests_suite.perf_tests.report.tables import tables_of
 

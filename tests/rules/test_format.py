@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perf_tests_suite.perf_tests.records import format as shown
-from perf_tests_suite.perf_tests.records.format import DASH
+from perf_tests_suite.perf_tests.records.format import DASH, Column, Spread, text_column
 
 POSITIVE = st.floats(1e-9, 1e9)
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -77,19 +77,38 @@ def test_the_spread_of_a_ratio_is_that_of_both_sides() -> None:
 STRANGE: tuple[object, ...] = (None, "1", True, False, [1], {}, math.nan, math.inf, -math.inf, 10**400)
 
 
+def written(name: str, value: object, kind: type = float) -> tuple[str, str, str]:
+    """A figure's heading, and how it reads alone and below that."""
+    column: Column[object] = Column(name, kind, "", lambda row: row)
+    return column.title, column.alone(value), column.below(value)
+
+
 def test_what_is_no_finite_number_is_a_dash() -> None:
     for value in STRANGE:
-        row = {"x": value, "mean_seconds": value}
-        texts = [of(row, "x") for of in (shown.figure_in, shown.percent_in, shown.count_in)]
-        assert (shown.finite(value), {*texts, shown.mean_in(row, "x", 1.0)}) == (None, {DASH})
+        assert (shown.finite(value), written("x_seconds", value)[1:]) == (None, (DASH, DASH))
+        assert written("x_seconds", Spread(value, 0.1), Spread)[2] == DASH  # type: ignore[arg-type]
+    assert [written("x", None, kind)[1:] for kind in (str, bool, int, tuple)] == [(DASH, DASH)] * 4
     assert shown.duration(None) == DASH
     assert [shown.duration(seconds) for seconds in (1.0, 1e-3, 1e-6)] == ["1 s", "1 ms", "1 us"]
     assert shown.duration_range(5e-4, 1e-3) == "0.5 to 1 ms"
-    known = {"x": 0.125, "zero": 0.0, "bytes": 3 * 2**19, "mean_seconds": 0.0125, "std": 0.001, "odd": "?"}
-    assert [shown.mean_in(known, "std", 1e3), shown.mean_in(known, "odd", 1e3)] == ["12.5 ± 1.0", "12.50"]
-    assert [shown.percent_in(known, name) for name in ("x", "zero")] == ["12.5", "0.0"]
-    assert shown.figure_in(known, "x", 8) == "1.000"
-    assert [shown.mebibytes_in(known, "bytes"), shown.count_in(known, "bytes")] == ["1.500", "1.57286e+06"]
+
+
+def test_a_figure_is_in_the_unit_that_its_name_ends_with_which_stands_beside_it_or_above() -> None:
+    for name, value, kind, *expected in (
+        ("round_seconds", 0.0125, float, "round_seconds (ms)", "12.5 ms", "12.50"),
+        ("round_seconds", (0.0125, 0.5), tuple, "round_seconds (ms)", "12.5 ms to 500 ms", "12.50 to 500.0"),
+        ("peak_bytes", 3 * 2**19, int, "peak_bytes (MiB)", "1.500 MiB", "1.500"),
+        ("seconds_share", 0.125, float, "seconds_share (%)", "12.5%", "12.5"),
+        ("mfu", 0.4567, float, "mfu", "45.7%", "45.7%"),
+        ("roofline_fraction", 1.236, float, "roofline_fraction", "124%", "124%"),
+        ("sent_bytes_per_second", 1.5e9, float, "sent_bytes_per_second", "1.5 GB/s", "1.5 GB/s"),
+        ("tokens_per_second", 12345.6, float, "tokens_per_second", "12,346", "12,346"),
+        ("launches", 1234, int, "launches", "1,234", "1,234"),
+        ("calls", 60.5, float, "calls", "60.5", "60.5"),
+    ):  # fmt: skip
+        assert written(name, value, kind) == tuple(expected)
+    assert written("x_seconds", Spread(0.0125, 0.001), Spread)[2] == "12.5 ± 1.0"
+    assert written("x_seconds", Spread(0.0125, None), Spread)[2] == "12.50"
 
 
 def test_numbers_sort_before_words_and_each_value_is_kept_once() -> None:
@@ -101,8 +120,12 @@ def test_columns_are_aligned_whatever_their_width() -> None:
     rows = [("x", "12345", "one"), ("a long name", "1", "twenty")]
     lines = shown.table(("case", "a", "words"), rows, left=("words",))
     assert lines == ["case             a  words ", "x            12345  one   ", "a long name      1  twenty"]
-    columns: shown.Columns[int] = {"n": str, "double": lambda row: str(2 * row)}
-    assert shown.column_table(columns, [1, 20]) == ["n   double", "1        2", "20      40"]
+    columns: list[Column[int]] = [
+        text_column("n", str), Column("twice", int, "", lambda row: 2 * row, heading="double"), text_column("w", str)
+    ]  # fmt: skip
+    assert shown.column_table(columns, [1, 20]) == ["n   double  w ", "1        2  1 ", "20      40  20"]
+    for width, left in ((14, ["n", "twice", "w"]), (13, ["n", "w"]), (3, ["w"])):
+        assert [one.name for one in shown.fitting(columns, [1, 20], width, ("twice", "n"))] == left
 
 
 CHARACTERS = "abc \n\t\x1b\x07\ud800\u2028|&%$#_{}\\<>[]()\"'`~^*!@=+-±é"

@@ -149,7 +149,7 @@ def test_of_a_single_commit_the_cases_without_a_time_come_first_and_flags_have_t
     rows = [timed("a"), timed("b", flags=["short_warmup"]), timed("c", roofline_fraction=0.5)]
     page = page_over(tmp_path, record(rows, [untimed("lost")]))
     assert page.column("worst", "verdict") == ["out of memory", "flagged", "measured", "measured"]
-    assert page.column("worst", "least / median") == ["-", "-", "50%", "-"]
+    assert page.column("worst", "roofline") == ["-", "-", "50%", "-"]
     assert f"short_warmup: {FLAGS['short_warmup'].sentence} b ." in page.texts["answer"]
     assert page.counts == ["-", "-", "1", "1"]
     assert "The worst case:" in page_over(tmp_path / "one", record([timed()])).texts["answer"]

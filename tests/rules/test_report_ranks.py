@@ -41,11 +41,11 @@ EXPOSED: Json = {"exposed_communication_seconds": 0.1, "exposed_communication_in
 TOLD: dict[str, tuple[Json, str]] = {
     "the slowest": ({"rank_seconds": [[1.0, 1.1], [1.2, 1.4], [1.0, 1.1]]}, "rank 1, +23.8%"),
     "what is exposed": (EXPOSED, "100 ms (0 to 150 ms)"),
-    "more exposed than a round takes": ({"exposed_communication_seconds": 2.0}, "2 s (!) (few rounds)"),
+    "more exposed than a round takes": ({"exposed_communication_seconds": 2.0}, "2 s (few rounds) (!)"),
     "nothing exposed in few rounds": ({"exposed_communication_seconds": -0.1}, "0 s (few rounds)"),
-    "what is sent": ({"sent_bytes": 12_345_678}, "12.35 MB"),
-    "peaks": ({"rank_peak_allocated_bytes": [2**21, 3 * 2**20]}, "2 to 3 MiB"),
-    "equal peaks": ({"rank_peak_allocated_bytes": [2**21, 2**21]}, "2 MiB"),
+    "what is sent": ({"sent_bytes": 12_345_678}, "11.77 MiB"),
+    "peaks": ({"rank_peak_allocated_bytes": [2**21, 3 * 2**20]}, "2.000 MiB to 3.000 MiB"),
+    "equal peaks": ({"rank_peak_allocated_bytes": [2**21, 2**21]}, "2.000 MiB"),
 }
 
 

@@ -18,13 +18,13 @@ from tests.support.synthetic import BACKWARD, FORWARD, record, remembered, timed
 def test_a_measured_case_is_one_line_with_its_figures_in_straight_columns() -> None:
     unknown = {"tokens_per_second": None, "tflops_per_second": None, "share_of_matmul_ceiling": None}
     for row, cells in (
-        (timed(FORWARD, (0.0125, 0.0125)), "12.5 ms 400.0% 2,560 0.02 25%"),
-        (timed(FORWARD, (123.4, 123.4), tokens_per_second=999.9), "123.4 s 0.0% 1e+03 0.02 25%"),
-        (timed(FORWARD, (0.0125,)), "12.5 ms - 2,560 0.02 25%"),
+        (timed(FORWARD, (0.0125, 0.0125)), "12.5 ms 400.0% 2,560 0.0200 25%"),
+        (timed(FORWARD, (123.4, 123.4), tokens_per_second=999.9), "123.4 s 0.0% 1000 0.0200 25%"),
+        (timed(FORWARD, (0.0125,)), "12.5 ms - 2,560 0.0200 25%"),
         (timed(FORWARD, (0.0125, 0.0125), **unknown), "12.5 ms 400.0% - - -"),
         (
             timed(FORWARD, (0.0125, 0.0125), bound="memory", roofline_fraction=0.82),
-            "12.5 ms 400.0% 2,560 0.02 25% memory 82%",
+            "12.5 ms 400.0% 2,560 0.0200 25% memory 82%",
         ),
     ):
         header, first, second, notes = result_lines(record([row, timed(BACKWARD, (123.4,))]))
