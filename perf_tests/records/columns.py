@@ -1,8 +1,8 @@
 """The one table of figures: every case of a record as a cell, and every figure of a cell as a column.
 
-A figure is defined once, as a `Column`: its name, its kind, what it means, and where a record holds it. Screens,
-tables, exports and the page are renderings of these columns. A cell that is not known is null, whatever a damaged or
-hostile record holds there.
+A figure is defined once, as a `Column`: its name, whose end is its unit, its kind, what it means, and where a record
+holds it. Screens, tables, exports and the page are lists of names of columns. A cell that is not known is null,
+whatever a damaged or hostile record holds there.
 """
 
 import math
