@@ -228,7 +228,7 @@ class Column(Generic[T]):
     heading: str = ""
     """What people are told it is, in place of its name."""
     own_unit: Unit | None = None
-    """In place of the one that the name ends with."""
+    """The unit where the name ends with none, or with another."""
 
     @cached_property
     def unit(self) -> Unit:
