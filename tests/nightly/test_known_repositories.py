@@ -108,5 +108,5 @@ def test_a_factory_that_the_page_shows_is_gated_in_twelve_lines(name: str, tmp_p
     (theirs / "perf.py").write_text("# measured\n" + "\n".join(lines))
     command = [forked_python(), "-m", "pytest", str(ROOT / "perf_tests"), *QUICK]
     variables = {"PYTHONPATH": str(IMPORTABLE), "PYTHONSAFEPATH": "1", "TMPDIR": str(tmp_path)}
-    ended = finish(start_command(command, theirs, **variables), tmp_path)
+    ended = finish(start_command(command, theirs, ROOT, **variables), tmp_path)
     assert (ended.exit_code, "gate: PASSED (1 SAME)" in ended.output) == (0, True), ended.output + ended.errors
