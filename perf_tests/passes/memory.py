@@ -300,7 +300,7 @@ class MemoryWorker:
         """Return the `values` or the `outcome` of a case. Raises WorkerEndedError with one sentence."""
         if self._worker is None:
             # numpy starts threads on import, and a fork does not inherit threads.
-            environment = {**inherited_environment(), "OPENBLAS_NUM_THREADS": "1"}
+            environment = {**inherited_environment([self.root / "perf_tests/importable"]), "OPENBLAS_NUM_THREADS": "1"}
             self._worker = start_worker("perf_tests_suite.perf_tests.passes.memory", self.root, environment)
         try:
             return self._worker.ask(task)

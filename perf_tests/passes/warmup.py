@@ -146,7 +146,9 @@ def in_fresh_process(settings: Settings, benchmark: str, study: Study, root: Pat
 
     Raises WorkerEndedError with one sentence.
     """
-    worker = start_worker("perf_tests_suite.perf_tests.passes.warmup", root, inherited_environment())
+    worker = start_worker(
+        "perf_tests_suite.perf_tests.passes.warmup", root, inherited_environment([root / "perf_tests/importable"])
+    )
     try:
         return worker.ask({"settings": sent_elsewhere(settings), "benchmark": benchmark, "study": asdict(study)})
     except WorkerEndedError as error:

@@ -59,8 +59,9 @@ _finder = _OwnModules()
 
 def know_files_by_their_package() -> None:
     """Let pytest, from here on, have files of the suite as modules of its package, and under no name beside."""
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
+    if _finder in sys.meta_path:  # behind those of another run of pytest in this process
+        sys.meta_path.remove(_finder)
+    sys.meta_path.insert(0, _finder)
 
 
 def share_model() -> None:

@@ -10,25 +10,26 @@ from pathlib import Path
 import pytest
 
 from claims.gate_elsewhere import write_model
+from perf_tests_suite.perf_tests import IMPORTABLE
 from tests.support.git_repository import commit, git
 from tests.support.launch import ROOT, inherited, until
 
 SIZE = ("--device=cpu", "--threads=1", "--size=tiny", "--vocab-size=100", "--context=8", "--precision=fp32")
 THEIRS = ("test_forward.py", "--model=train/model.py:build", *SIZE)
 OURS = ("test_attention.py", "--phase=forward", "--head-dim=16", "--sequence-length=16", "--attention=naive", *SIZE[:2])
-QUICK = ("-p", "tests.support.quick_gate", "--gate-minutes=1", "--bisect")
+QUICK = ("-p", "perf_tests_suite.tests.support.quick_gate", "--gate-minutes=1", "--bisect")
 """Counters of the first launch pair, or the same program, decide."""
 
 
 def program(*words: str) -> list[str]:
     """This suite, whatever checkout of it is the current folder."""
-    return [sys.executable, "-P", "-m", "perf_tests", "run", "-p", "no:cacheprovider", *words]
+    return [sys.executable, "-P", "-m", "perf_tests_suite.perf_tests", "run", "-p", "no:cacheprovider", *words]
 
 
 def environment(folder: Path) -> dict[str, str]:
     """Variables with temporary folders beside it, or a gate elsewhere on this machine would be in the way."""
     (folder.parent / "tmp").mkdir(exist_ok=True)
-    return inherited(PYTHONPATH=str(ROOT), TMPDIR=str(folder.parent / "tmp"))
+    return inherited(PYTHONPATH=str(IMPORTABLE), TMPDIR=str(folder.parent / "tmp"))
 
 
 def ended(folder: Path, words: Sequence[str], *more: str) -> tuple[int, str]:

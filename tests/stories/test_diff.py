@@ -20,7 +20,8 @@ STEP = language_model_case(phase="full_step", optimizer="fused")
 
 def play(tree: Path) -> FakeRound:
     where = {"root": str(tree), "folder": str(tree), "holds_suite": True, "named": []}
-    (found,) = run_side(SideToRun(tree, tree, environment_without_the_suite(), where), [sent_case(STEP)])
+    variables = environment_without_the_suite(tree / "perf_tests/importable")
+    (found,) = run_side(SideToRun(tree, tree, variables, where), [sent_case(STEP)])
     assert isinstance(found, FakeRound), found
     return found
 

@@ -4,6 +4,7 @@ Ten processes; one runs every pass, over attentions of the user's own too, and o
 """
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests import IMPORTABLE
 from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
 from perf_tests_suite.perf_tests.cases import attention, language_model, options
 from perf_tests_suite.perf_tests.cases.case import Case
@@ -247,6 +249,7 @@ def write_worker(root: Path, code: str) -> None:
     for package in (folder.parent, folder):
         (package / "__init__.py").touch()
     (folder / "memory.py").write_text(code)
+    shutil.copytree(IMPORTABLE, folder.parent / IMPORTABLE.name)
 
 
 def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_names_of_their_modules_are_theirs_whatever_the_suite_calls_its_own(thei
     (theirs / "examples/__init__.py").write_text("LAYERS = 40\n")
     ended = gated(theirs, "--model=factory.py:build", exits=1)
     assert re.search(r"model_flops rose from [\d,]+ to [\d,]+", ended.output)
-    for verb, more in (("diff main", "36 linear"), ("predict --gpu=H100", "forward")):
+    for verb, more in (("diff main", "added 36 addmm"), ("predict --gpu=H100", "forward")):
         words = [forked_python(), "-m", PERF_TESTS, *verb.split(), *OF_ONE_STEP.split()]
         variables = inherited(PYTHONPATH=str(IMPORTABLE))
         shown = subprocess.run(words, cwd=theirs, env=variables, capture_output=True, text=True)
