@@ -2,10 +2,12 @@
 
 import gc
 import os
+import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from perf_tests_suite.perf_tests.cases.settings import asks_for_ranks, read_sett
 from perf_tests_suite.perf_tests.gate.verdicts import SKIPPED_COMMIT
 from perf_tests_suite.perf_tests.hardware.bound import bind, bind_again, put_back, unbind
 from perf_tests_suite.perf_tests.hardware.device import uncap_address_space
+from perf_tests_suite.perf_tests.interleaved.sides import BesideAnotherError, TreeError, alone, find_base
 from perf_tests_suite.perf_tests.phases import EXAMINED, place_of
 from perf_tests_suite.perf_tests.records.record import FAILURES, Json
 from perf_tests_suite.perf_tests.run import after, before
@@ -45,6 +48,7 @@ from perf_tests_suite.perf_tests.user_code.guard import (
     torch_defaults_kept,
 )
 from perf_tests_suite.perf_tests.user_code.named import (
+    CONFIGURED,
     UNDER_TEST,
     names_code,
     repository_of,
@@ -57,8 +61,22 @@ from perf_tests_suite.perf_tests.user_code.own_names import share_model
 LEDGER_TEST = Path(__file__).with_name("test_counters.py")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
+    words = pluginmanager.getplugin("pytestconfig").invocation_params.args
+    if list(words[:2]) == CONFIGURED:
+        parser.prog = "perf-tests run"
+        _refuse_unknown_option(parser, words)
+
+
+def _refuse_unknown_option(parser: pytest.Parser, words: Sequence[str]) -> None:
+    """Refuse, by pytest.UsageError with the closest option, a word that is none; every plugin has added its own."""
+    unknown = parser.parse_known_and_unknown_args(words)[1]
+    word = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+    if word is not None:
+        known = re.findall(r"(?<!\S)--[\w-]+", parser.optparser.format_help())
+        close = "".join(f"; did you mean {name}?" for name in get_close_matches(word, known, 1))
+        raise pytest.UsageError(f"perf-tests run has no option {word}{close} (`perf-tests run --help-all` lists all)")
 
 
 # Imported late in what follows: `run.ranks`, because a run on one device must not start later for it, and `run.gate`,
@@ -109,13 +127,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
                 tell(SKIPPED_COMMIT)  # the commit may lack the file
             raise
         try:
-            suite.against = read_against(session.config, suite.settings, suite.saving)
-        except ValueError as error:
+            suite.against = against = read_against(session.config, suite.settings, suite.saving)
+            if against is not None and not session.config.option.collectonly:
+                if against.revision is not None:
+                    find_base(suite.repository, against.revision)
+                if against.minutes:  # until pytest ends
+                    locked = ExitStack()
+                    locked.enter_context(alone())
+                    session.config.add_cleanup(locked.close)
+        except (BesideAnotherError, TreeError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error
-        if suite.against is not None and suite.against.revision is not None and not session.config.option.collectonly:
-            why = suite.repository.why_no_base()
-            if why is not None:
-                raise pytest.UsageError(f"--against {suite.against.revision}: {why}.")
         before.read_run_options(session.config)
     if suite.peers is not None:
         from perf_tests_suite.perf_tests.run import ranks

@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from perf_tests_suite.perf_tests import IMPORTABLE
-from perf_tests_suite.perf_tests.gate.samples import Side
 from perf_tests_suite.perf_tests.records.record import Json
+
+if TYPE_CHECKING:  # it loads numpy, for which a refusal need not wait
+    from perf_tests_suite.perf_tests.gate.samples import Side
 
 # One JSON object per line over a socket, never a pickle.
 
@@ -66,7 +68,7 @@ class WorkerEndedError(Exception):
     """A worker died, hung or cannot serve; the message says how, without a full stop."""
 
     def __init__(
-        self, reason: str, side: Side | None = None, cannot_start: bool = False, is_absent: bool = False
+        self, reason: str, side: "Side | None" = None, cannot_start: bool = False, is_absent: bool = False
     ) -> None:
         super().__init__(reason)
         self.side: Any = side
@@ -83,7 +85,7 @@ class WorkerProcess:
     process: subprocess.Popen[bytes]
     channel: Channel
     log: IO[bytes]
-    side: Side | None = None
+    side: "Side | None" = None
     """The side of a gate."""
 
     def send(self, message: Json) -> None:
@@ -148,7 +150,7 @@ def start_worker(
     module: str,
     folder: Path,
     environment: Mapping[str, str],
-    side: Side | None = None,
+    side: "Side | None" = None,
     python: str | None = None,
 ) -> WorkerProcess:
     """Start one in `folder` under `python`, or this process's interpreter."""

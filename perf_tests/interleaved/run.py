@@ -66,7 +66,6 @@ from perf_tests_suite.perf_tests.interleaved.same import ObservedTree, differing
 from perf_tests_suite.perf_tests.interleaved.sides import (
     Commit,
     Trees,
-    alone,
     changed_since,
     environment_of_side,
     environment_without_the_suite,
@@ -134,11 +133,11 @@ class GateRun:
 def run_gate(run: GateRun, watch: GateProgress) -> None:
     """Measure and judge. A contaminated run is repeated once.
 
-    Raises BesideAnotherError, TreeError, UnmeasurableError and OSError.
+    Raises TreeError, UnmeasurableError and OSError.
 
     Whatever interrupts it keeps the samples, ends the workers, removes the trees and propagates.
     """
-    with alone(), planted(run.plan.repository, run.plan.base) as trees, _environment(run.plan.environment):
+    with planted(run.plan.repository, run.plan.base) as trees, _environment(run.plan.environment):
         _compare_programs(run, trees, watch)
         left = [case for case in run.plan.cases if run.why_measured.get(case) != ""]
         if left and run.how_long is not None and run.plan.seconds:

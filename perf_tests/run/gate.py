@@ -38,11 +38,9 @@ from perf_tests_suite.perf_tests.interleaved.run import (
     run_gate,
 )
 from perf_tests_suite.perf_tests.interleaved.sides import (
-    BesideAnotherError,
     TreeError,
-    find_commit,
+    find_base,
     run_git,
-    why_no_side,
 )
 from perf_tests_suite.perf_tests.predict.machine import kept_ceilings
 from perf_tests_suite.perf_tests.records.columns import case_name
@@ -89,10 +87,8 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         raise pytest.UsageError(
             f"The gate can measure none of {len(unmeasured)} cases; of the first, {case_name(first)}: {reason}"
         )
-    if against.revision is not None and (why := why_no_side(repository)):
-        raise pytest.UsageError(f"--against {against.revision}: {why}")
     try:
-        base = None if against.revision is None else find_commit(repository.root, against.revision)
+        base = None if against.revision is None else find_base(repository, against.revision)
         device_type = suite.settings.device_type
         python_of_base = None if against.python is None else other_python(against.python, device_type)
     except (OtherPythonError, TreeError) as error:
@@ -194,7 +190,7 @@ class GatePlugin:
                 self.watch.say(sentence)
             try:
                 run_gate(self.run, self.watch)
-            except (BesideAnotherError, TreeError, UnmeasurableError) as error:
+            except (TreeError, UnmeasurableError) as error:
                 if isinstance(error, UnmeasurableError):
                     tell(SKIPPED_COMMIT)
                 raise pytest.UsageError(str(error)) from error

@@ -16,13 +16,15 @@ from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 
+from perf_tests_suite.perf_tests.interleaved.sides import BesideAnotherError, TreeError, alone, find_base
 from perf_tests_suite.perf_tests.phases import FINE
 from perf_tests_suite.perf_tests.records.format import printable
-from perf_tests_suite.perf_tests.run.bisection import STOPPED, judged_by
-from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, SUITE, why_not_gated
+from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, SUITE, UNDER_TEST, repository_of, why_not_gated
 
 NOT_RUN = 4
 """pytest's exit code for a usage error."""
+STOPPED = 255
+"""Stops `git bisect run`."""
 
 OF_FILES = {"-k", "--deselect", "--ignore", "--ignore-glob"}
 """Options of pytest whose value may be a file of the suite."""
@@ -42,11 +44,16 @@ def run(arguments: argparse.Namespace) -> int:
         is_bisection = "--bisect" in arguments.of_pytest
         try:
             words = of_pytest(arguments.of_pytest)
-        except ValueError as error:
+            refuse_without_a_base(arguments.of_pytest)
+        except (BesideAnotherError, TreeError, ValueError) as error:
             print(f"ERROR: {printable(str(error))}", file=sys.stderr)
             return STOPPED if is_bisection else NOT_RUN
         command = [sys.executable, "-m", "pytest", *words]
-        return judged_by(command) if is_bisection else os.execv(sys.executable, command)
+        if not is_bisection:
+            return os.execv(sys.executable, command)
+        from perf_tests_suite.perf_tests.run.bisection import judged_by  # late: it loads pytest, which others load once
+
+        return judged_by(command)
     from perf_tests_suite.perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
 
     sentence, _, epilog = (__doc__ or "").partition("\n\n")
@@ -102,6 +109,32 @@ def of_pytest(words: Sequence[str]) -> list[str]:
             f"{theirs[0]} is yours and {Path(places[0]).name} the suite's, which run apart; type one of them."
         )
     return [*theirs, *others]
+
+
+def refuse_without_a_base(words: Sequence[str]) -> None:
+    """Ask git for the base of --against, and for another gate, before torch is loaded.
+
+    pytest asks again, and alone where a module is named, whose place its path decides. Raises TreeError, ValueError
+    and BesideAnotherError.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--against", "--gate-minutes", *UNDER_TEST):
+        parser.add_argument(name)
+    for name in ("--bisect", "--collect-only", "--co"):
+        parser.add_argument(name, action="store_true")
+    try:
+        typed = vars(parser.parse_known_args(words)[0])
+    except argparse.ArgumentError:
+        return
+    named = {name: typed[name.lstrip("-")] for name in UNDER_TEST}
+    places = (text.rpartition(":")[0] for texts in named.values() for text in (texts or "").split(","))
+    if typed["against"] is None or typed["collect_only"] or typed["co"]:
+        return
+    if all(place in ("", "hf") or place.endswith(".py") for place in places):
+        find_base(repository_of(named, Path.cwd(), typed["bisect"]), typed["against"])
+    if typed["gate_minutes"] is None or set(typed["gate_minutes"]) - {*"0."}:
+        with alone():
+            pass
 
 
 def _file_here(before: str, name: str) -> Path | None:

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,8 +15,10 @@ import pytest
 from perf_tests_suite.perf_tests.__main__ import GROUPS, REPLACED, VERBS
 from perf_tests_suite.perf_tests.cases.options import GROUPS as OPTION_GROUPS
 from perf_tests_suite.perf_tests.cases.options import OPTIONS
+from perf_tests_suite.perf_tests.interleaved.sides import alone
 from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.file_readers import READERS
+from tests.support.git_repository import commit, git
 from tests.support.launch import Verb, parsed
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
 
@@ -280,6 +283,25 @@ def test_a_file_that_is_not_gated_or_is_two_is_exit_4_and_runs_nothing(
         code, shown, said = verb("run", *typed.split())
         assert (code, shown, len(said.splitlines()), execv.called) == (4, "", 1, False), typed
         assert [one for one in words if one not in said] == [], said
+
+
+def test_git_and_the_lock_are_asked_before_pytest_starts(
+    theirs: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without torch; and not for the lock where no time is measured."""
+    monkeypatch.setattr("os.execv", execv := Mock())
+    monkeypatch.setattr(tempfile, "tempdir", str(theirs))
+    git(theirs, "init", "-q", "-b", "main")
+    commit(theirs)
+    typed = ("run", "--model=bench_x.py:build", "--against")
+    code, _, said = verb(*typed, "mian")
+    assert (code, "did you mean main?" in said, execv.called) == (4, True, False), said
+    with alone():
+        code, _, said = verb(*typed, "main")
+        assert (code, "Another gate" in said, execv.called) == (4, True, False), said
+        verb(*typed, "main", "--gate-minutes=0")
+        assert execv.called
+    assert "torch" not in loaded(CALL, "run", "--against", "no-such-revision")
 
 
 def test_a_verb_imports_the_suites_model_where_another_one_is_nearer(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_base_has_the_line_ends_of_its_own_attributes(below: str, tmp_path: Path
 NO_REVISION = "names no revision of this repository; give a branch, a tag or a commit"
 UNKNOWN = [
     *(("clone", revision, NO_REVISION) for revision in ("no-such", "", "-q", "--all", "HEAD~99", "HEAD:model")),
+    ("clone", "mian", r"names no revision of this repository; did you mean main\? Else give a branch"),
     ("shallow", "v1", "v1 is not in this shallow clone; fetch it first with `git fetch --depth=1 origin v1`"),
     ("shallow", "HEAD~9", "HEAD~9 is not in this shallow clone; .*git fetch --unshallow"),
     ("shallow", "", "--against '' names no revision of this repository"),
@@ -149,6 +150,13 @@ def test_one_gate_at_a_time_measures_and_removes_the_trees_of_one_that_was_kille
     with pytest.raises(TreeError, match=r"^The gate cannot lock the machine: .*; set TMPDIR to a folder"), alone():
         pass
     assert not (temporary / "elsewhere").exists()
+
+
+def test_a_gate_removes_no_trees_that_a_process_uses(clone: Path, temporary: Path) -> None:
+    """Such as `diff`, or a gate that measures no time, which need not be alone."""
+    with planted(Repository(clone), None) as used, alone():
+        assert used.base.is_dir()
+    assert not [*temporary.glob(f"{sides.TREES}*")]
 
 
 def test_no_repository_of_a_hook_is_asked_or_run(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import torch
 from perf_tests_suite.perf_tests import plugin
 from perf_tests_suite.perf_tests.cases.options import REPLACED
 from perf_tests_suite.perf_tests.records.store import machine_folder
+from perf_tests_suite.perf_tests.user_code.named import CONFIGURED
 from tests.support.items import stash_of
-from tests.support.launch import MODELS, SMALL, launch_all
+from tests.support.launch import MODELS, ROOT, SMALL, launch_all
 
 USAGE, NOTHING_SELECTED = 4, 5
 GATE = "--against=HEAD"
@@ -118,6 +119,18 @@ def test_bad_input_ends_in_its_exit_code_and_one_sentence(typed: str, ends: dict
 def test_bad_input_measures_nothing_and_damages_nothing(storage: Path, ends: dict[str, tuple[int, str, str]]) -> None:
     assert len(ends) == len(REFUSALS)
     assert {path.name: path.read_text() for path in storage.rglob("*") if path.is_file()} == DAMAGED
+
+
+def test_a_revision_that_is_none_is_refused_before_cases_are_collected(ends: dict[str, tuple[int, str, str]]) -> None:
+    assert "collected" not in ends["--against=no-such-revision"][1]
+
+
+def test_a_word_that_no_option_knows_gets_the_closest_one_and_usage_is_that_of_the_command() -> None:
+    words = [*CONFIGURED, str(ROOT / "perf_tests")]
+    (code, _, closest), (_, _, lacking) = launch_all([[*words, "--contxt", "64"], [*words, "--context"]])
+    assert (code, closest.strip().count("\n")) == (USAGE, 0)
+    assert "perf-tests run has no option --contxt; did you mean --context?" in closest
+    assert "usage: perf-tests run [options]" in lacking
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_another_checkout_of_the_suite_is_what_is_under_test_and_this_one_measur
 
 
 ENDS: dict[str, tuple[Sequence[str], int, str]] = {
-    "an option of another name": (("--no-such-option",), 255, "unrecognized arguments"),
+    "an option of another name": (("--no-such-option",), 255, "has no option --no-such-option"),
     "no revision": (("--against=nothing",), 255, "names no revision"),
     "no file of that name at this commit": (("--model=none.py:build",), 125, "there is no file none.py"),
     "no case": (("-k=nothing",), 255, "No verdict on this commit: pytest ended with 5"),

@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
@@ -185,11 +186,12 @@ json.dump(ends, sys.stdout)
 
 def launch_all(launches: Iterable[Sequence[str]], cwd: Path = ROOT) -> list[tuple[int, str, str]]:
     """The exit code, output and errors of each, started one after another in one process, which imports torch once."""
-    process = subprocess.run(
-        [forked_python(), "-c", MANY],
-        cwd=cwd, env=inherited(PYTHONPATH=path_with(ROOT)), input=json.dumps(list(launches)), capture_output=True,
-        text=True, timeout=300, check=True,
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:  # a gate elsewhere on this machine would be in the way
+        process = subprocess.run(
+            [forked_python(), "-c", MANY],
+            cwd=cwd, env=inherited(PYTHONPATH=path_with(ROOT), TMPDIR=folder), input=json.dumps(list(launches)),
+            capture_output=True, text=True, timeout=300, check=True,
+        )  # fmt: skip
     return [(code, output, errors) for code, output, errors in json.loads(process.stdout)]
 
 
