@@ -185,6 +185,12 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
     for name, value in asked.items():
         if value:
             raise ValueError(f"--against writes samples and no record; it cannot be combined with {name}.")
+    minutes = typed_or(config, "--gate-minutes", DEFAULT_MINUTES)
+    for name in ("--against-option", "--gate-measure-same"):
+        if not minutes and config.getoption(name):
+            raise ValueError(
+                f"--gate-minutes 0 measures no time, and {name} compares times alone; drop one of the two."
+            )
     other_option = None if option.against_option is None else _other_option(option.against_option, settings)
     summary = None if option.gate_summary is None else config.invocation_params.dir / option.gate_summary
     if summary is not None and (summary.is_dir() or not summary.parent.is_dir()):
@@ -195,7 +201,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
     return Against(
         revision=option.against,
         other_option=other_option,
-        minutes=typed_or(config, "--gate-minutes", DEFAULT_MINUTES),
+        minutes=minutes,
         undecided=typed_or(config, "--gate-undecided", "pass"),
         summary=summary,
         python=option.against_python,

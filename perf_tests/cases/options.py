@@ -317,7 +317,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
                parse=as_typed, metavar="AXIS=VALUE"),
         Option("--against-python", "gate: base runs under this interpreter, whose torch may be another",
                parse=as_typed, metavar="PYTHON"),
-        Option("--gate-minutes", "gate: measure for at most this many minutes; 0 only compares programs", "15",
+        Option("--gate-minutes", "gate: measure for at most this many minutes; 0: programs and counters alone", "15",
                gate_minutes, "MINUTES"),
         Option("--gate-measure-same", "gate: also measure cases whose program is the same on both sides"),
         Option("--bisect", "gate: end as `git bisect run` reads it: 0 not slower, 1 slower or more, 125 cannot be "

@@ -198,6 +198,8 @@ class RunVerdict(StrEnum):
     CONTAMINATED = "CONTAMINATED"
     INCOMPARABLE = "INCOMPARABLE"
     INTERRUPTED = "INTERRUPTED"
+    NOT_MEASURED = "NOT MEASURED"
+    """--gate-minutes 0 measured no time; nothing that is known failed."""
 
 
 EXIT_CODES = {
@@ -208,6 +210,7 @@ EXIT_CODES = {
     RunVerdict.CONTAMINATED: 4,
     RunVerdict.INCOMPARABLE: 4,
     RunVerdict.INTERRUPTED: 2,
+    RunVerdict.NOT_MEASURED: 0,
 }
 """pytest's: 2 is its own for an interrupted run."""
 
@@ -237,7 +240,15 @@ class GateResult:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_CODES[self.verdict]
+        """4 too where no time was measured and not even counters say anything of a case."""
+        is_unknown = self.verdict == RunVerdict.NOT_MEASURED and bool(self.unknown)
+        return EXIT_CODES[RunVerdict.INCOMPARABLE if is_unknown else self.verdict]
+
+    @property
+    def unknown(self) -> list[str]:
+        """The cases that both sides have and of which nothing was compared."""
+        counted = {row.id for row in self.exact}
+        return [row.id for row in self.cases if row.verdict == Verdict.NOT_MEASURED and row.id not in counted]
 
     @property
     def bisect_code(self) -> int:
@@ -275,9 +286,29 @@ def next_step(samples: GateSamples, rules: Rules) -> Step | None:
         history = replay_stages(samples, rules)
         stage, asked = 2, history.interim[-1].undecided if history.interim else history.screening.candidates
     without = {row.case for row in samples.of(NoTiming)} | {row.case for row in samples.of(LeftOut)}
-    without |= {row.case for row in samples.of(Same)}
+    without |= {row.case for row in samples.of(Same)} | _risen(samples)
     cases = tuple(case for case in asked if case not in without)
     return Step(stage, cases) if cases else None
+
+
+def failed_cases(samples: GateSamples, rules: Rules) -> set[str]:
+    """The cases that fail by these samples, however many more follow."""
+    result = conclude(samples, rules)
+    rows: list[CaseResult | ExactResult] = [*result.cases, *result.exact]
+    return {row.id for row in rows if row.is_failure}
+
+
+def _risen(samples: GateSamples) -> set[str]:
+    """The cases whose exact counters rose beyond what is accepted: they fail whatever their time, which needs no
+    measuring.
+    """
+    return {row.id for row in _exact_results(samples) if row.is_failure}
+
+
+def _exact_results(samples: GateSamples) -> list[ExactResult]:
+    accepted = [acceptance(entry) for entry in samples.header.get("accepted", [])]
+    two_builds = "build" in samples.header["base"]
+    return [exact_result(finding, accepted, two_builds) for finding in samples.of(ExactFinding)]
 
 
 def judge(path: Path) -> tuple[GateResult, Json, Rules]:
@@ -296,8 +327,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     history = replay_stages(samples, rules)
     cases = case_results(samples, history, rules, accepted)
     cases = [replace(row, minutes_needed=_minutes_needed(samples, [row], rules)) for row in cases]
-    two_builds = "build" in samples.header["base"]
-    exact = [exact_result(finding, accepted, two_builds) for finding in samples.of(ExactFinding)]
+    exact = _exact_results(samples)
     clock = history.screening.clock
     suite = shift_of_the_suite(history.screening, rules)
     suite_accepted = None if suite is None else accepted_slowdown(SUITE, clock.clock, suite.effect, accepted)
@@ -314,6 +344,8 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         verdict = RunVerdict.FAILED
     elif never_compared := why_never_compared(cases, samples):
         verdict, reason = RunVerdict.INCOMPARABLE, never_compared
+    elif _measures_no_time(samples) and any(row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED) for row in cases):
+        verdict = RunVerdict.NOT_MEASURED
     elif left and rules.undecided == "fail":
         verdict, reason = RunVerdict.UNDECIDED, "--gate-undecided=fail"
     elif samples.end == "time_limit" and left:
@@ -333,6 +365,10 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         tuple(samples.of(Uncounted)),
         _minutes_needed(samples, cases, rules),
     )
+
+
+def _measures_no_time(samples: GateSamples) -> bool:
+    return samples.header["settings"].get("minutes") == 0
 
 
 def _minutes_needed(samples: GateSamples, rows: Sequence[CaseResult], rules: Rules) -> float | None:
@@ -384,7 +420,7 @@ def case_results(
     samples: GateSamples, history: StageHistory, rules: Rules, accepted: Sequence[Acceptance]
 ) -> list[CaseResult]:
     """A row for each case, in the order of the run."""
-    lost = {(row.case, row.side): row for row in samples.of(NoTiming)}
+    lost, risen = {(row.case, row.side): row for row in samples.of(NoTiming)}, _risen(samples)
     same, why = {row.case for row in samples.of(Same)}, {row.case: row.reason for row in samples.of(Measured)}
     rows = []
     for place, case in enumerate(samples.cases):
@@ -392,7 +428,16 @@ def case_results(
             rows.append(CaseResult(case, Verdict.SAME, explanation=SAME_PROGRAM))
             continue
         found = [lost[case, side] for side in SIDES if (case, side) in lost]
-        row = untimed(case, found) if found else _timed(samples, history, rules, place)
+        if found:
+            row = untimed(case, found)
+        elif any(line.case == case for line in samples.measurements):
+            row = _timed(samples, history, rules, place)
+        elif case in risen:
+            row = CaseResult(case, Verdict.MORE, explanation="its exact counters rose, so its time was not measured")
+        elif _measures_no_time(samples):
+            row = CaseResult(case, Verdict.NOT_MEASURED, explanation="--gate-minutes 0 measures no time")
+        else:
+            row = CaseResult(case, Verdict.UNDECIDED, explanation="not measured in any launch pair")
         rows.append(replace(row, why_measured=why.get(case, "")))
     return [with_acceptance(row, accepted) for row in rows]
 
@@ -436,8 +481,6 @@ def _timed(samples: GateSamples, history: StageHistory, rules: Rules, place: int
     otherwise = Verdict.UNDECIDED if unclear or too_few else Verdict.OK
     verdict = next((verdict for verdict, flags in decided.items() if flags[place]), otherwise)
     lines = [line for line in samples.measurements if line.case == case]
-    if not lines:
-        return CaseResult(case, verdict, explanation="not measured in any launch pair")
     called = {by: bool(flags[place]) for by, flags in history.slower_by.items()}
     slower_by = slowdowns(lambda by, said: effect(estimates(by)[0], said), called, rules)
     waits_for_wall = (  # wall time alone keeps the case from being OK

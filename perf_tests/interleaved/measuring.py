@@ -257,9 +257,6 @@ class Measuring:
     """Time limit of an answer, beside the time of its rounds."""
     threads: int | None = None
     """Threads of a worker on a CPU, where both sides are bound to the same cores; None elsewhere."""
-    counts: bool = False
-    """Whether the next launch pair still has to count the exact counters of both sides."""
-    counting_seconds: float = 0.0
     python_of_base: str | None = None
     """The interpreter of base where it is another one."""
     left_out: set[str] = field(default_factory=set)
@@ -285,6 +282,20 @@ class Measuring:
     _sentinels: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
     _workers: dict[Side, WorkerProcess] = field(default_factory=dict)
 
+    def count(self, cases: Sequence[str]) -> None:
+        """Keep the exact counters of both sides, in a launch of its own; a worker that fails in it costs no case its
+        time.
+        """
+        self._left = [*cases]
+        while self._left:
+            try:
+                with launched(self.trees, self.tasks, draw_pair(self.seed, 0), self.python_of_base) as self._workers:
+                    self._agree_on_cases(measures=False)
+                    self._count_cases(self._left)
+                    return
+            except WorkerEndedError as error:
+                self._launch_again_or_give_up(error)
+
     def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> None:
         """Measure each case of `groups` in one launch pair. Raises UnmeasurableError and OSError."""
         draw = draw_pair(self.seed, pair)
@@ -294,7 +305,7 @@ class Measuring:
         self.trees.move(draw.base_name, draw.head_name)
         self.watch.pair_begins(stage, pair, len(self._cases))
         self.once_seconds = 0.0
-        start, counting_seconds = time.monotonic(), self.counting_seconds
+        start = time.monotonic()
         while self._left:
             try:
                 with launched(self.trees, self.tasks, draw, self.python_of_base) as self._workers:
@@ -303,7 +314,7 @@ class Measuring:
                 self._launch_again_or_give_up(error)
         for (name, side), times in self._sentinels.items():
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
-        seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
+        seconds = round(time.monotonic() - start, 3)
         of_cases = sum(self.case_seconds.get(case, 0.0) for case in self._cases)
         self.launch_seconds = max(0.0, seconds - self.once_seconds - of_cases)
         self.samples_file.append(PairTime(stage, pair, seconds, self.launch_seconds).to_line())
@@ -325,13 +336,8 @@ class Measuring:
             self.case_seconds[case] = time.monotonic() - start - once_seconds
             self._left.remove(case)
             self._at_hand = None
-        if self.counts:
-            self._count_cases([case for case in self._cases if case not in self.left_out])
 
     def _count_cases(self, cases: Sequence[str]) -> None:
-        """Keep the exact counters of both sides; a worker that fails in it costs no case its time."""
-        start = time.monotonic()
-        self.counts = False
         for place, case in enumerate(cases):
             try:
                 for side, worker in self._workers.items():
@@ -344,7 +350,6 @@ class Measuring:
                 break
             for event in exact_events(case, answers):
                 self.samples_file.append(event.to_line())
-        self.counting_seconds += time.monotonic() - start
 
     def _launch_again_or_give_up(self, error: WorkerEndedError) -> None:
         """Give up the current case where it is not the first time; a side that cannot load has none of the cases."""
@@ -370,8 +375,8 @@ class Measuring:
         self.left_out.add(case)
         self.samples_file.append(NoTiming(case, side, outcome, reason).to_line())
 
-    def _agree_on_cases(self) -> None:
-        """Leave out cases that a side lacks or defines differently; tell both sides the order."""
+    def _agree_on_cases(self, measures: bool = True) -> None:
+        """Leave out cases that a side lacks or defines differently; tell both sides the order in which to measure."""
         on_purpose = dict.fromkeys(self.differing_fields)
         for side, answer in receive_all(self._workers, self.start_seconds).items():
             there: Json = answer["ready"]
@@ -390,7 +395,7 @@ class Measuring:
             measured = [own_id for case, own_id in ids_on_side.items() if case in self.case_seconds]
             # The seed of both sides' inputs comes here, after their code was imported.
             draws = {"seed": self.seed, "pair": self._pair}
-            worker.send({"order": list(ids_on_side.values()), "measured": measured, **draws})
+            worker.send({"order": list(ids_on_side.values()) if measures else [], "measured": measured, **draws})
 
     def _measure_case(self, case: str) -> float:
         """The seconds that it took for what only the first launches do."""

@@ -31,6 +31,7 @@ from perf_tests_suite.perf_tests.gate.samples import (
     EndReason,
     ExactFinding,
     GateSamples,
+    Incomparable,
     LeftOut,
     Measured,
     Rules,
@@ -47,6 +48,7 @@ from perf_tests_suite.perf_tests.gate.verdicts import (
     Verdict,
     conclude,
     effective,
+    failed_cases,
     next_step,
     read_accepted,
     read_accepted_of_base,
@@ -103,6 +105,8 @@ class GatePlan:
     rules: Rules
     options: str
     """What was typed, to measure a case again."""
+    most_failures: int = 0
+    """Failed cases after which nothing more is measured, as with -x; 0 measures all."""
     python_of_base: "OtherPython | None" = None
     environment: Mapping[str, str] = field(default_factory=lambda: {**os.environ})
     """Variables as they were before code of either side ran in this process: head's may have set some."""
@@ -307,11 +311,16 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateR
         differing_fields=frozenset({plan.against.other_option.identity_field} if plan.against.other_option else ()),
         # None where the scheduler places the threads.
         threads=plan.settings.threads if plan.settings.device_type == "cpu" and can_bind() else None,
-        counts=why_not_counted is None,
         python_of_base=plan.python_of_base.path if plan.python_of_base else None,
     )
     try:
-        samples_file.append(End(_measure_until_decided(run, measuring)).to_line())
+        if why_not_counted is None:
+            measuring.count([case for case in plan.cases if run.why_measured.get(case) != ""])
+        end = _measure_until_decided(run, measuring)
+        if (file := trees.written()) is not None:
+            why = f"code under test wrote {file} while it was measured, so that side is no longer what it stands for"
+            samples_file.append(Incomparable(f"{why}; let it write to a temporary folder").to_line())
+        samples_file.append(End(end).to_line())
     except BaseException:
         # A disk that refused a line refuses this one too; its own exception is propagating.
         with suppress(OSError):
@@ -339,13 +348,14 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
     plan, start, pair = run.plan, time.monotonic(), 0
     samples = measuring.samples_file.samples
     while plan.seconds:
+        has_failed = plan.most_failures and len(failed_cases(samples, plan.rules)) >= plan.most_failures
+        if has_failed or measuring.trees.written() is not None:
+            return "finished"
         step = next_step(samples, plan.rules)
         cases = [case for case in step.cases if case not in measuring.left_out] if step else []
         if step is None or not cases:
             return "finished"
-        # The user's time limit is for measuring, not for counting.
-        measured_seconds = time.monotonic() - start - measuring.counting_seconds
-        if pair and measured_seconds + measuring.expected_seconds(step.stage, cases) > plan.seconds:
+        if pair and time.monotonic() - start + measuring.expected_seconds(step.stage, cases) > plan.seconds:
             return "budget"
         by_model = groupby(cases, key=lambda case_id: plan.cases[case_id].built_from)
         try:

@@ -14,15 +14,19 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perf_tests_suite.perf_tests import IMPORTABLE
 from perf_tests_suite.perf_tests.bench.workers import inherited_environment
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.user_code.named import SUITE, Repository
+
+if TYPE_CHECKING:  # it loads numpy, for which a refusal need not wait
+    from perf_tests_suite.perf_tests.gate.samples import Side
 
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
 """Both sides take these from the suite that runs."""
@@ -35,6 +39,17 @@ NOT_MEASURED = (":(exclude).benchmarks", ":(exclude,glob)**/__pycache__/**")
 
 TREES = "perf-tests-gate-"
 """How the name of the folder of both trees begins, in the system's temporary folder."""
+
+
+State = tuple[int, int, int] | None
+"""Inode, size and time of the last change of a file, which no program sets; None without the file."""
+
+
+def _state(path: Path) -> State:
+    with suppress(OSError):
+        found = path.lstat()
+        return found.st_ino, found.st_size, found.st_ctime_ns
+    return None
 
 
 class TreeError(Exception):
@@ -66,6 +81,25 @@ class Trees:
     base: Path
     head: Path
     repository: Repository
+    _states: dict[tuple["Side", Path], State] = field(default_factory=dict)
+
+    def seal(self) -> None:
+        """Note the state of every file, for `written`."""
+        trees: dict[Side, Path] = {"base": self.base, "head": self.head}
+        for side, tree in trees.items():
+            for folder, _, names in os.walk(tree):
+                for path in (Path(folder, name) for name in names):
+                    self._states[side, path.relative_to(tree)] = _state(path)
+
+    def written(self) -> str | None:
+        """Name a file that was written, moved or removed since `seal`, and its side; None where none was.
+
+        A change of content that is taken back shows too. Files that were not there count for nothing.
+        """
+        for (side, file), state in self._states.items():
+            if _state((self.base if side == "base" else self.head) / file) != state:
+                return f"{file} in the tree of {side}"
+        return None
 
     def move(self, base_name: str, head_name: str) -> None:
         """Rename both trees, to names of one length, so that no path is tied to a side."""
@@ -127,6 +161,7 @@ def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
     _copy(repository.root, from_head, trees.base)
     for tree in (trees.head, trees.base):
         _copy(repository.measured_by or repository.root, measuring, tree)
+    trees.seal()
     return trees
 
 
@@ -228,12 +263,11 @@ def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
                 f"origin/{revision}."
             )
         if not revision or not is_shallow:
-            listed = run_git(root, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes")
-            close = get_close_matches(revision, listed.stdout.split())
-            meant = f"did you mean {' or '.join(close)}? Else " if close else ""
+            names = run_git(root, "for-each-ref", "--format=%(refname:lstrip=2)").stdout.split()
+            close = "".join(f"did you mean {name}? Else " for name in get_close_matches(revision, names, 1))
             raise TreeError(
-                f"{option} {shlex.quote(revision)} names no revision of this repository; {meant}give a branch, a tag or "
-                "a commit (`git log`)."
+                f"{option} {shlex.quote(revision)} names no revision of this repository; "
+                f"{close}give a branch, a tag or a commit (`git log`)."
             )
         fetch = (
             f"fetch it first with `git fetch --depth=1 origin {revision}` and give {option} FETCH_HEAD, or clone with "

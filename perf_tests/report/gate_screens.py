@@ -314,6 +314,11 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
 def verdict_sentence(result: GateResult) -> str:
     """The verdict on the run, why, and how many cases have which verdict."""
     counts = Counter(row.verdict for row in result.cases)
+    if result.verdict == RunVerdict.NOT_MEASURED:
+        unknown = len(result.unknown)
+        said = f"of {how_many(unknown, 'case')} nothing is known, which is no success" if unknown else "no counter rose"
+        same = f", {counts[Verdict.SAME]} {Verdict.SAME}" if counts[Verdict.SAME] else ""
+        return f"gate: {result.verdict} ({len(result.cases) - counts[Verdict.SAME]}){same}: {said}"
     counted = "none decided: " if set(counts) == {Verdict.UNDECIDED} else ""
     counted += ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
     if risen := [row.id for row in result.exact if row.is_failure]:

@@ -106,6 +106,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         python_of_base=python_of_base,
         environment=suite.environment,
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
+        most_failures=config.option.maxfail,
     )
     terminal, output = config.pluginmanager.getplugin("terminalreporter"), line_or_log(config)
     limit = read_time_limit(config)

@@ -29,6 +29,7 @@ from perf_tests_suite.perf_tests.interleaved.run import (
 )
 from perf_tests_suite.perf_tests.interleaved.sides import changed_since, find_commit
 from perf_tests_suite.perf_tests.records.record import Json, how_many
+from perf_tests_suite.perf_tests.report.gate_screens import verdict_sentence
 from perf_tests_suite.perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, attention_case
 from tests.support.fake_sides import tree
@@ -117,12 +118,52 @@ def test_cases_are_measured_unless_code_and_operations_are_shown_to_be_the_same(
     assert conclude(samples, QUICK).cases == result.cases, "a replay says the same"
 
 
-def test_a_gate_of_no_minutes_only_compares_programs(project: Path) -> None:
-    _, result = gated(project, {}, {"faults": {ONE: "reads a value"}}, measures_same=False, minutes=0)
-    assert {row.id: row.verdict for row in result.cases} == {
-        ONE: Verdict.UNDECIDED, **dict.fromkeys(OTHERS, Verdict.SAME),
-    }  # fmt: skip
-    assert (sum(result.pairs), result.exit_code) == (0, 0)
+NO_MINUTES: list[tuple[Json, Verdict, RunVerdict, int]] = [
+    # what head counts, the verdict on the case that is not SAME, and on the run, its exit code
+    ({"kernel_launches": 7}, Verdict.NOT_MEASURED, RunVerdict.NOT_MEASURED, 0),
+    ({"kernel_launches": 8}, Verdict.MORE, RunVerdict.FAILED, 1),
+    ({}, Verdict.NOT_MEASURED, RunVerdict.NOT_MEASURED, 4),
+]
+
+
+@pytest.mark.parametrize(("counters", "verdict", "of_run", "exit_code"), NO_MINUTES)
+def test_a_gate_of_no_minutes_compares_programs_and_counters_and_passes_nothing_that_it_did_not_look_at(
+    project: Path, counters: Json, verdict: Verdict, of_run: RunVerdict, exit_code: int
+) -> None:
+    head: Json = {"faults": {ONE: "reads a value"}, "counters": counters}
+    run, result = gated(project, {}, head, measures_same=False, minutes=0)
+    assert {row.id: row.verdict for row in result.cases} == {ONE: verdict, **dict.fromkeys(OTHERS, Verdict.SAME)}
+    assert (sum(result.pairs), result.verdict, result.exit_code) == (0, of_run, exit_code)
+    assert "PASSED" not in verdict_sentence(result)
+    assert ("NOT MEASURED (1)" in verdict_sentence(result)) == (exit_code != 1)
+    assert conclude(read_samples(run.paths[0]), QUICK).verdict == of_run, "a replay says the same"
+
+
+def test_a_case_whose_counters_rose_is_measured_no_more_and_the_run_ends_without_a_case(project: Path) -> None:
+    entry = f'id = "{ONE}"\nreason = "why"\nrevision = "abc"\ncounters = {{ kernel_launches = 8 }}\n'
+    write(project, {".gitignore": ".benchmarks/\n", ".benchmarks/accepted.toml": f"[[accepted]]\n{entry}"})
+    head: Json = {"counters": {"kernel_launches": 8}}
+    run, result = gated(project, {}, head, **ONE_PAIR)
+    assert {line.case for line in read_samples(run.paths[0]).measurements} == {ONE}, "what is accepted is measured"
+    assert {row.id for row in result.cases if row.verdict == Verdict.MORE} == {*OTHERS}
+    (project / ".benchmarks/accepted.toml").unlink()
+    _, result = gated(project, {"again": True}, head)
+    assert (result.pairs, result.exit_code, {row.verdict for row in result.cases}) == ((0, 0), 1, {Verdict.MORE})
+
+
+@pytest.mark.parametrize(("most_failures", "pairs"), [(0, 3), (1, 1), (2, 3)])
+def test_as_many_failures_as_x_asks_for_end_the_run(project: Path, most_failures: int, pairs: int) -> None:
+    """One case is lost in the first launch pair; the others go on without -x."""
+    _, result = gated(project, {}, {"faults": {ONE: "out of memory"}}, most_failures=most_failures)
+    assert (result.pairs[0], result.exit_code) == (pairs, 1)
+
+
+@pytest.mark.parametrize("minutes", [0, 1e-6])
+def test_code_of_head_that_writes_the_tree_of_base_is_no_comparison(project: Path, minutes: float) -> None:
+    head: Json = {"writes": "../*/behaviour.md", "read": ["behaviour.md"]}
+    _, result = gated(project, {}, head, measures_same=False, minutes=minutes)
+    assert (result.verdict, result.exit_code) == (RunVerdict.INCOMPARABLE, 4)
+    assert "wrote behaviour.md in the tree of base" in result.reason
 
 
 def of_code(project: Path, base: Json, head: Json) -> tuple[GateRun, GateResult, list[str]]:

@@ -25,6 +25,8 @@ LOGGED = ("PYTHONHASHSEED", "PERF_TESTS_PADDING", "OMP_WAIT_POLICY")
 def main() -> None:
     requests = map(json.loads, os.fdopen(int(sys.argv[1])))
     is_rehearsal = next(requests).get("is_rehearsal")  # else the task, which the behaviour stands for
+    for sibling in HERE.glob(BEHAVIOUR.get("writes", "nothing")):
+        sibling.touch()
     log("environments", {"folder": HERE.name, **{name: os.environ[name] for name in LOGGED}})
     for why in ("cannot", "lacks"):
         if why in BEHAVIOUR:
