@@ -13,6 +13,7 @@ from claims import (
     gate,
     gate_elsewhere,
     histories,
+    kernel_bounds,
     predicted_times,
 )
 
@@ -75,6 +76,18 @@ CLAIMS = {
             "correct cells accused": NONE,
         },
         audit_score.audit, 0.1, needs_quiet_clock=False,
+    ),
+    "kernel-bounds": Claim(
+        "`within_bounds` refuses 40 wrong kernels and none of 20 right ones; `assert_close` errs both ways",
+        {
+            "wrong kernels": Limit(40, 40),
+            "wrong ones accepted by bounds": NONE,
+            "wrong ones accepted by assert_close": at_least(1),
+            "right kernels": Limit(20, 20),
+            "right ones refused by bounds": NONE,
+            "right ones refused by assert_close": at_least(1),
+        },
+        kernel_bounds.beside_assert_close, 0.1, needs_quiet_clock=False,
     ),
     "times": Claim(
         "published times are predicted on hosts whose launches are known",
