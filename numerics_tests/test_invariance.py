@@ -43,7 +43,7 @@ def test_invariance_from_run_to_run(dtype: torch.dtype, deterministic: bool) -> 
     """
     x = invariance.inputs(dtype)[:4, :64]
     torch.use_deterministic_algorithms(deterministic)
-    for subject in invariance.subjects(dtype, EAGER).values():
+    for subject in invariance.subjects(dtype).values():
         for backward in (False, True):
             check_repeats(subject, x, ALL_THREADS, backward)
 
@@ -53,7 +53,7 @@ def test_map_of_invariance(dtype: torch.dtype) -> None:
     """Printed with -s. A norm and a softmax compute each row alone, so that no batch changes it."""
     print(invariance.LEGEND)
     x = invariance.inputs(dtype)
-    for name, subject in invariance.subjects(dtype, EAGER).items():
+    for name, subject in invariance.subjects(dtype).items():
         for backward in (False, True):
             found = invariance.map_of(subject, x, backward)
             direction = "backward" if backward else "forward"
@@ -66,7 +66,7 @@ def test_map_of_invariance(dtype: torch.dtype) -> None:
 def test_invariance_of_an_attention(attention: AttentionFunction) -> None:
     """The map of one implementation, the user's with --attention; twice the same call gives the same bits."""
     print(invariance.LEGEND)
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in DTYPES:
         x = invariance.inputs(dtype)
 
         def subject(x: Tensor) -> Tensor:

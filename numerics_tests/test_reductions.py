@@ -36,7 +36,7 @@ TAME = (0.0, -0.0, 1.0, -1.0, 2.0**-14, 255.0, 257.0)
 """Planted values whose products cannot overflow float16."""
 
 
-@claim("product", PRODUCTS, recipe=recipes(LENGTHS, exponents=(-3, 2), max_spread=3, plant=TAME))
+@claim("product", PRODUCTS, cost=2, recipe=recipes(LENGTHS, exponents=(-3, 2), max_spread=3, plant=TAME))
 def test_product_is_within_the_bound_of_float32_accumulation(product: Product, recipe: Recipe) -> None:
     """gamma_n(u32) sum|x y| and one rounding to the output; Higham, ASNA 2e, section 4.2, in any order."""
     x, y = recipe.tensor(), alike(recipe, 1).tensor()
@@ -45,7 +45,7 @@ def test_product_is_within_the_bound_of_float32_accumulation(product: Product, r
     assert_within(product(x, y), terms.sum(), bound, bounds.ASNA)
 
 
-@claim("total", SUMS, recipe=recipes(LENGTHS, exponents=(-3, 2), max_spread=3, plant=TAME))
+@claim("total", SUMS, cost=2, recipe=recipes(LENGTHS, exponents=(-3, 2), max_spread=3, plant=TAME))
 def test_sum_is_within_the_bound_of_its_accumulator(total: Total, recipe: Recipe) -> None:
     """gamma_n(u) sum|x|, with u of float32, or of the input where the table says so; ASNA 2e, section 4.2."""
     x = recipe.tensor()

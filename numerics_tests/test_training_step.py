@@ -348,7 +348,7 @@ def test_step_forgets_earlier_gradients_and_repeats(make: tiny.MakeTraining, see
     assert_same_bits(results[1], results[0], "the same step twice")
 
 
-STEPS = 4
+STEPS = 2
 WIDE = ModelConfig(d_model=256, d_ff=512, num_layers=1, num_heads=4, vocab_size=64, context_length=128)
 """Large enough that every kernel of a step divides its work among threads; each word comes often."""
 
@@ -453,7 +453,7 @@ def build_checkpointed(seed: int, checkpoint: str) -> TransformerLM:
     return tiny.model(seed, config=CONFIG, checkpoint=checkpoint)
 
 
-@claim("build", {"model": build_checkpointed}, cost=4, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16"]))
+@claim("build", {"model": build_checkpointed}, cost=8, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16"]))
 def test_checkpointing_changes_no_bit(build: BuildCheckpointed, seed: int, precision: str) -> None:
     """Logits and every gradient; recomputation runs the same kernels on the same inputs: Chen et al., 2016."""
     tokens = tiny.tokens(seed)

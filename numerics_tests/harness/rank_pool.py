@@ -21,7 +21,7 @@ from perf_tests_suite.numerics_tests.harness.planting import Planted, in_force, 
 RANKS = 3
 SECONDS = 60
 """Limit of one task, and of a collective in it: far more than any takes, so that a hang ends."""
-PRELOADED = ["torch.distributed.fsdp", "torch.distributed.optim", "perf_tests_suite.numerics_tests.harness.tiny"]
+PRELOADED = ["perf_tests_suite.numerics_tests.harness.rank_imports"]
 
 
 class RankError(RuntimeError):

@@ -5,7 +5,6 @@ size. Serving and reinforcement learning need it: He et al., "Defeating Nondeter
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -36,8 +35,8 @@ def by_heads(attention: AttentionFunction, x: Tensor) -> Tensor:
     return attention(heads, heads, heads).transpose(1, 2).flatten(2)
 
 
-def subjects(dtype: torch.dtype, attentions: dict[str, AttentionFunction]) -> dict[str, Subject]:
-    """The layers of a Transformer on inputs of width `WIDTH`, with weights drawn from a seed."""
+def subjects(dtype: torch.dtype) -> dict[str, Subject]:
+    """The layers of a Transformer but attention on inputs of width `WIDTH`, with weights drawn from a seed."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(192, WIDTH, generator=generator).to(device(), dtype)
     norm = RMSNorm(WIDTH).to(device())
@@ -47,7 +46,6 @@ def subjects(dtype: torch.dtype, attentions: dict[str, AttentionFunction]) -> di
         "RMSNorm": norm,
         "F.layer_norm": lambda x: F.layer_norm(x, (WIDTH,)),
         "softmax": lambda x: x.softmax(-1),
-        **{name: partial(by_heads, attention) for name, attention in attentions.items()},
     }
 
 
