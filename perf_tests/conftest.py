@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from perf_tests_suite.perf_tests.hardware.device import float32_matmul_precision
 from perf_tests_suite.perf_tests.hardware.machine import RoundHealth
 from perf_tests_suite.perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
 from perf_tests_suite.perf_tests.passes.memory import MemoryWorker
+from perf_tests_suite.perf_tests.predict.compiling import compilation_or_reason
 from perf_tests_suite.perf_tests.user_code.attention import attention_named
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
 from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
@@ -146,7 +148,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         workbench.device,
         workbench.rounds(case),
         case.fewest_warmup_rounds if workbench.disabled else workbench.warmup_rounds(case),
-        row=None if workbench.disabled else _row(case, workbench),
+        row=None if workbench.disabled else _row(case, workbench, session_of(request.config).repository.root),
         flush=None if workbench.disabled else workbench.cache_flush(case),
         on_round=workbench.on_round,
         health=RoundHealth(workbench.health),
@@ -163,7 +165,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         workbench.spent_seconds[work] += seconds
 
 
-def _row(case: Case, workbench: Workbench) -> RowBuilder:
+def _row(case: Case, workbench: Workbench, root: Path) -> RowBuilder:
     """Return what is known of a case before its rounds, with what a figure depends on besides the case's identity."""
     conditions = RowFacts(seed=workbench.settings.seed, warmup_rounds=workbench.warmup_rounds(case))
     if isinstance(case, CollectiveCase):
@@ -193,6 +195,9 @@ def _row(case: Case, workbench: Workbench) -> RowBuilder:
         measure_ceiling_again=workbench.measure_ceiling_again,
         with_run=partial(workbench.with_run, time.monotonic(), torch.get_num_threads()),
         ceilings_again=workbench.ceilings_again,
+        compilation=partial(
+            compilation_or_reason, case, workbench.device.torch_device, workbench.settings.seed, (root,)
+        ),
     )
 
 

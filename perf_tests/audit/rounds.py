@@ -236,6 +236,7 @@ class Flag:
 
 BUSY = "busy_machine"
 SHORT_WARMUP = "short_warmup"
+NOT_COMPILED = "not_compiled"
 
 POWER_CAP = "power cap"
 """NVML's reason (`hardware/machine.py`) that is no fault: under heavy work a data-centre card runs at its limit."""
@@ -245,6 +246,8 @@ FLAGS = {
         "scaled_dot_product_attention took the unfused math path"),
     "recompiled": Flag(lambda facts: bool(facts.recompiles),
         "torch.compile generated code inside the measured rounds"),
+    NOT_COMPILED: Flag(lambda facts: bool(facts.not_compiled),
+        "torch.compile compiled nothing of it, so it is the eager program under another name"),
     "no_cuda_graph": Flag(lambda facts: bool(facts.cudagraph_skips),
         "torch.compile could not put all of it into CUDA graphs"),
     "skipped_steps": Flag(lambda facts: bool(facts.skipped_steps),

@@ -34,6 +34,7 @@ from perf_tests_suite.perf_tests.hardware.clock import Clock, busy_seconds
 from perf_tests_suite.perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
 from perf_tests_suite.perf_tests.hardware.limits import Ceilings
 from perf_tests_suite.perf_tests.hardware.machine import OtherProcesses, RoundHealth, conditions, drifting_facts
+from perf_tests_suite.perf_tests.predict.compiling import Compilation
 from perf_tests_suite.perf_tests.predict.expectation import MEASURED_AGAIN, Expectation, why_impossible
 from perf_tests_suite.perf_tests.records.measured import Measured
 from perf_tests_suite.perf_tests.records.record import Json
@@ -382,11 +383,21 @@ class RowBuilder:
     """A function that adds what the run knows of the case's rounds, after these."""
     ceilings_again: Callable[[str], Ceilings | None] | None = None
     """The machine's ceilings with that precision's products and memory traffic measured once more."""
+    compilation: Callable[[], tuple[Compilation | None, str | None]] = lambda: (None, None)
+    """What torch.compile makes of the case, asked for after its rounds."""
 
     def of(self, facts: RowFacts, median_seconds: float) -> Measured:
         """Return the readings with what follows from them, and with their flags. Raises SuspiciousError."""
         expectation = self.expectation
         facts = replace(facts, sdpa_backend=self.sdpa_backend(), model_flops=self._model_flops)
+        # Code of the user's may compile a part of itself.
+        if self.case.is_compiled or (self.case.user_code and count_compilations()["graphs"]):
+            found, reason = self.compilation()
+            made: Json = {"compiler_reason": reason}
+            if found is not None:
+                made = {**found.counters, "host_reads": found.host_reads}
+                made |= {"compiler_lines": found.lines, "compiler_reason": found.reason}
+            facts = replace(facts, **made)
         facts = self._with_rates(facts, median_seconds)
         if expectation is not None:
             facts = expectation.derived(facts, median_seconds)

@@ -1,5 +1,6 @@
 """Why a case has no timing: judged before it is tried, or read from the error or report that ended it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -99,7 +100,12 @@ def outcome_of_report(report: pytest.TestReport) -> Outcome:
         _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, str(report.longrepr))
         return Outcome("unsupported", reason.removeprefix("Skipped: "))
     crash = getattr(report.longrepr, "reprcrash", None)
-    return Outcome("error", (crash.message if crash else report.longreprtext).splitlines()[0])
+    message = str(crash.message if crash else report.longreprtext)
+    # A compiler's error ends with the stack of the line that it could not compile.
+    of_user = re.findall(r'File "(.+)", line (\d+)', message.partition("from user code:")[2])
+    explained = re.findall(r"^\s*Explanation: (.+)", message, re.MULTILINE)[:1]
+    place = [f"at {file}:{line}" for file, line in of_user[-1:]]
+    return Outcome("error", "; ".join([*message.splitlines()[:1], *(explained + place if place else [])]))
 
 
 def amount(count: float) -> str:

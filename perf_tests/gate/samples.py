@@ -32,7 +32,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transfo
 import numpy as np
 from numpy.typing import NDArray
 
-from perf_tests_suite.perf_tests.records.record import COUNTERS, OUTCOMES, Json, unpacked, without_nan
+from perf_tests_suite.perf_tests.records.record import COMPARED_COUNTERS, OUTCOMES, Json, unpacked, without_nan
 
 Clock = Literal["wall", "cpu"]
 ClockChoice = Literal["auto", "wall", "cpu"]
@@ -335,7 +335,7 @@ def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] 
     old, new = (answers[side]["counters"] for side in SIDES)
     return [
         ExactFinding(case, name, old[name], new[name])
-        for name in COUNTERS
+        for name in COMPARED_COUNTERS
         if old.get(name) is not None and new.get(name) is not None
     ]
 

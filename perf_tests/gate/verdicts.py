@@ -58,7 +58,7 @@ from perf_tests_suite.perf_tests.gate.stages import (
 )
 from perf_tests_suite.perf_tests.gate.statistics import ClockDecision, Estimate, estimate, moderated
 from perf_tests_suite.perf_tests.records.format import finite
-from perf_tests_suite.perf_tests.records.record import COUNTERS, OUTCOMES, Json, without_path
+from perf_tests_suite.perf_tests.records.record import COMPARED_COUNTERS, OUTCOMES, Json, without_path
 
 
 class Verdict(StrEnum):
@@ -637,8 +637,8 @@ def read_accepted(path: Path) -> list[Acceptance]:
                 what = f"counter {counter}" if counter else f"{clock} time"
                 raise ValueError(f"{what} of {case} is accepted {count} times against {revision}; keep one entry.")
             # A limit of a counter that the gate does not know would accept nothing, and not say so.
-            if counter is not None and counter not in COUNTERS:
-                known = ", ".join(COUNTERS)
+            if counter is not None and counter not in COMPARED_COUNTERS:
+                known = ", ".join(COMPARED_COUNTERS)
                 raise ValueError(f"The accepted entry of {case} has the counter {counter!r}; write one of {known}.")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

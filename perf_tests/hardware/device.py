@@ -22,6 +22,7 @@ from perf_tests_suite.perf_tests.hardware.torch_private import (
     clear_cublas_workspaces,
     compiler_counters,
     cuda_graphs_may_be_recorded,
+    generated_kernels,
     spin_cuda,
 )
 
@@ -522,12 +523,18 @@ def begin_round() -> None:
 
 
 def count_compilations() -> Counter[str]:
-    """`graphs`, `cache_hits`, `cache_misses` and `cudagraph_skips` since the process began; subtract two of them."""
+    """Count what was compiled since the process began; subtract two of them.
+
+    `graphs`, `generated_kernels` by Inductor, its `library_calls`, which are products and what fell back to PyTorch's
+    own kernels, `cache_hits`, `cache_misses` and `cudagraph_skips`. A graph from the cache counts as a new one.
+    """
     counters = compiler_counters()
     if counters is None:
         return Counter()
     return Counter(
         graphs=counters["stats"]["unique_graphs"],
+        generated_kernels=generated_kernels(),
+        library_calls=counters["inductor"]["extern_calls"],
         cache_hits=counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"],
         cache_misses=counters["inductor"]["fxgraph_cache_miss"],
         cudagraph_skips=counters["inductor"]["cudagraph_skips"],

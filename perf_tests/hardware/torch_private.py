@@ -127,6 +127,31 @@ def compiler_counters() -> Mapping[str, Counter[str]] | None:
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
 
 
+def compiler_stops() -> tuple[list[Any], list[Any]]:
+    """Why graphs ended, each with its stack, since the compiler was reset; and a record of each frame it has tried.
+
+    A record says what failed, and which guard made a frame be compiled again. `torch._dynamo.explain`, the public way,
+    compiles everything anew by a backend of its own, and knows neither guards nor frames that were given up.
+    """
+    utils = importlib.import_module("torch._dynamo.utils")
+    return [*utils.graph_break_reasons], utils.get_compilation_metrics()
+
+
+def forget_compiler_records() -> None:
+    """Begin the records of frames anew, of which torch otherwise keeps the last 64."""
+    utils = importlib.import_module("torch._dynamo.utils")
+    utils.set_compilation_metrics_limit(MOST_FRAMES)
+    utils.clear_compilation_metrics()
+
+
+MOST_FRAMES = 10_000
+
+
+def generated_kernels() -> int:
+    """Count the kernels that Inductor has generated, or found in its cache, in this process; nothing public has it."""
+    return int(getattr(sys.modules.get("torch._inductor.metrics"), "generated_kernel_count", 0))
+
+
 def cuda_graphs_may_be_recorded() -> bool:
     """Whether torch.compile's manager of CUDA graphs is loaded; without it no graph exists.
 

@@ -9,7 +9,15 @@ from pathlib import Path
 from statistics import median
 
 from perf_tests_suite.perf_tests.records import record as recorded
-from perf_tests_suite.perf_tests.records.record import COUNTERS, NO_COMMIT, Json, Times, code_of, grouped, identity_of
+from perf_tests_suite.perf_tests.records.record import (
+    COMPARED_COUNTERS,
+    NO_COMMIT,
+    Json,
+    Times,
+    code_of,
+    grouped,
+    identity_of,
+)
 from perf_tests_suite.perf_tests.records.store import StoredRecord, which_count
 
 Identity = tuple[tuple[str, object], ...]
@@ -98,7 +106,7 @@ def _figure_of(row: Json, identities: dict[Identity, Identity]) -> Figure:
     )
     values = info.get("sentinel_seconds")
     around = [s for s in values if isinstance(s, float) and s > 0] if isinstance(values, list) else []
-    counters = {name: info[name] for name in COUNTERS if isinstance(info.get(name), int)}
+    counters = {name: info[name] for name in COMPARED_COUNTERS if isinstance(info.get(name), int)}
     sentinel_seconds = median(around) if around else None
     seconds = Times(row["stats"]["data"]).median
     return Figure(identities.setdefault(identity, identity), seconds, sentinel_seconds, counters)

@@ -19,7 +19,7 @@ from perf_tests_suite.perf_tests.audit.rounds import RowFacts, why_replaced
 from perf_tests_suite.perf_tests.bench.checked_rounds import CheckedRounds, Draws
 from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds, warm_up, with_clock_rate
 from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
-from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
+from perf_tests_suite.perf_tests.bench.session import Session, benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests_suite.perf_tests.bench.workers import Channel, ClosedError
@@ -31,6 +31,7 @@ from perf_tests_suite.perf_tests.hardware.device import CacheFlush, Device, cach
 from perf_tests_suite.perf_tests.hardware.machine import conditions
 from perf_tests_suite.perf_tests.hardware.torch_private import TorchDispatchMode, load_code_generator, load_compiler
 from perf_tests_suite.perf_tests.interleaved.observer import Recorder
+from perf_tests_suite.perf_tests.predict.compiling import compilation_or_reason
 from perf_tests_suite.perf_tests.predict.counters import counters_or_reason
 from perf_tests_suite.perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
 from perf_tests_suite.perf_tests.records.record import COUNTERS, Json
@@ -231,10 +232,7 @@ class GatePlugin(WorkerPlugin):
                 return result
             while self.was_ready:
                 case_id = self.channel.receive()["count"]
-                # Exact counters on this side's `model/`, or null and the reason.
-                found, reason = counters_or_reason(self._cases[case_id])
-                counters = None if found is None else {name: getattr(found, field) for name, field in COUNTERS.items()}
-                self.channel.send({"counted": case_id, "counters": counters, "reason": reason})
+                self.channel.send({"counted": case_id, **counted(self._cases[case_id], session_of(session.config))})
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -303,6 +301,19 @@ class GatePlugin(WorkerPlugin):
                 wall, cpu = zip(*(one_round() for _ in range(request["rounds"])), strict=True)
                 cpu_seconds = None if None in cpu else cpu
                 answer = {"seconds": wall, "cpu_seconds": cpu_seconds, "idle_cpu_seconds": idle_cpu_seconds}
+
+
+def counted(case: Case, suite: Session) -> Json:
+    """Exact counters of a case on this side's `model/`, or null and the reason."""
+    found, reason = counters_or_reason(case)
+    counters = {} if found is None else {name: getattr(found, field) for name, field in COUNTERS.items()}
+    if case.is_compiled or case.user_code:  # which may hold torch.compile
+        workbench = suite.workbench
+        by_compiler, why = compilation_or_reason(case, workbench.device.torch_device, workbench.settings.seed)
+        if by_compiler is not None:
+            counters = {"host_reads": by_compiler.host_reads, **counters, **by_compiler.counters}
+        reason = why or reason
+    return {"counters": counters or None, "reason": reason}
 
 
 # Whether base and head run the same program: what is issued when the cases run on fake tensors.

@@ -540,6 +540,13 @@ _COLUMNS: tuple[CaseColumn, ...] = (
     _figure("saved_bytes", "for the backward pass"),
     _figure("predicted_peak_bytes", "of a whole round", "predicted peak"),
     _figure("counters_reason", "why exact counters are not known"),
+    _figure("graphs", "compiled of it"),
+    _figure("graph_breaks", "places at which the compiler stopped"),
+    _figure("shape_recompiles", "by other values, a shorter last batch, half the context"),
+    _figure("generated_kernels", "by the compiler"),
+    _figure("library_calls", "products, and what the compiler left to PyTorch's kernels"),
+    _figure("host_reads", "of a forward pass under torch.compile: values that the host waits for"),
+    _figure("compiler_reason", "why one of these is not known, or nothing was compiled"),
     # Memory.
     _figure("peak_allocated_bytes", "of the measured rounds", "peak"),
     _figure("peak_requested_bytes", "the same without what a GPU allocator's blocks are larger by"),
@@ -547,7 +554,7 @@ _COLUMNS: tuple[CaseColumn, ...] = (
     _figure("allocated_before_bytes", "before the first round"),
     _info("bytes_before_backward", int, "held before the backward pass", "bytes_before_backward"),
     # What the machine and the run were in.
-    _figure("recompiles", "after the first warm-up round"),
+    _figure("recompiles", "graphs compiled after the first warm-up round"),
     _figure("compile_cache", "`warm` or `cold`"),
     _figure("skipped_steps", "by the loss scaler"),
     _figure("suggested_warmup_rounds", "where the warm-up was too short"),

@@ -88,6 +88,21 @@ class Measured:
     flags: Sequence[str] = ()
     values_seed: int | None = None
     checked: Mapping[str, Any] | None = None
+    # Of a case with torch.compile: exact, and None where unknown.
+    graphs: int | None = field(default=None, metadata=WHERE_KNOWN)
+    not_compiled: int | None = field(default=None, metadata=WHERE_KNOWN)
+    """1 where there is no graph."""
+    graph_breaks: int | None = field(default=None, metadata=WHERE_KNOWN)
+    shape_recompiles: int | None = field(default=None, metadata=WHERE_KNOWN)
+    """Those of other values, a shorter last batch and half the context."""
+    generated_kernels: int | None = field(default=None, metadata=WHERE_KNOWN)
+    library_calls: int | None = field(default=None, metadata=WHERE_KNOWN)
+    """Operations that the compiler left to PyTorch's own kernels."""
+    host_reads: int | None = field(default=None, metadata=WHERE_KNOWN)
+    compiler_lines: Sequence[str] | None = field(default=None, metadata=WHERE_KNOWN)
+    """A sentence for each graph break and each recompile."""
+    compiler_reason: str | None = field(default=None, metadata=WHERE_KNOWN)
+    """Why one of these is unknown, or nothing was compiled."""
     # Of a case on several ranks.
     rank_seconds: Sequence[Sequence[float]] | None = field(default=None, metadata=WHERE_KNOWN)
     """The rounds of each rank."""

@@ -49,7 +49,11 @@ COUNTERS = {
     for name in ("parameters", "model_flops", "executed_flops", "kernel_launches", "bytes_touched", "saved_bytes",
                  "predicted_peak_bytes", "host_reads")
 }  # fmt: skip
-"""The exact counters that gate and history compare: a record's name of each, and its name among a case's counters."""
+"""The exact counters of what a case runs: a record's name of each, and its name among a case's counters."""
+COMPILER_COUNTERS = ("graphs", "not_compiled", "graph_breaks", "shape_recompiles", "generated_kernels", "library_calls")
+"""Those of what torch.compile makes of it, by the names of a record."""
+COMPARED_COUNTERS = (*COUNTERS, *COMPILER_COUNTERS)
+"""What gate and history compare."""
 
 
 def identity_of(row: Json) -> Json:

@@ -15,6 +15,7 @@ from pathlib import Path
 from perf_tests_suite.perf_tests.audit.rounds import (
     BUSY,
     FLAGS,
+    NOT_COMPILED,
     SHORT_WARMUP,
     inconsistencies,
     product_shares_that_do_not_fall,
@@ -46,6 +47,7 @@ from perf_tests_suite.perf_tests.records.format import (
     table,
     text_column,
 )
+from perf_tests_suite.perf_tests.records.measured import Measured
 from perf_tests_suite.perf_tests.records.record import (
     FAILURES,
     OUTCOMES,
@@ -302,17 +304,39 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
         for flag in cell.flags:
             advice = f"; set --warmup-rounds {rounds}" if flag == SHORT_WARMUP and rounds is not None else ""
             sentence = FLAGS[flag].sentence if flag in FLAGS else flag  # an older or a newer suite's
+            if flag == NOT_COMPILED:
+                first = next(iter(cell.measured.compiler_lines or ()), cell.measured.compiler_reason)
+                advice = f": {first}" if first else ""
             said.append((f"{sentence}{advice}", cell.case))
     said += [
         (f"no bound and roofline: {reason}", known.cell.case)
         for known in computing
         if (reason := known.cell.measured.counters_reason)
     ]
+    said += [(one, cell.case) for cell in cells if (one := compiled_in(cell.measured))]
     for row in record["outcomes"]:
         rounds_kept = row.get("rounds")
         kept = f" ({len(rounds_kept)} rounds kept)" if rounds_kept and isinstance(rounds_kept, list) else ""
         said.append((f"{OUTCOMES[row['outcome']]}: {row['reason']}{kept}", case_name(row["id"])))
     return lines + [f"{some_of(names, MOST_NAMES)}: {reason}" for reason, names in collected(said).items()]
+
+
+MOST_LINES = 8
+"""Breaks and recompiles that are told of a case."""
+
+
+def compiled_in(measured: Measured) -> str | None:
+    """Say what torch.compile made of a case, and where it stopped or began again; None of any other."""
+    if not measured.graphs:
+        return measured.compiler_reason if measured.graphs is None else None  # of none its flag speaks
+    lines = list(map(str, measured.compiler_lines or ()))
+    more = [f"{len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+    told = "".join(f"; {one}" for one in (*lines[:MOST_LINES], *more, measured.compiler_reason) if one)
+    recompiles = measured.shape_recompiles
+    again = "" if recompiles is None else f", {how_many(recompiles, 'recompile')}"
+    parts = "compiled" if not measured.graph_breaks and measured.graphs == 1 else "compiled in parts"
+    counts = f"{how_many(measured.graphs, 'graph')}, {how_many(measured.graph_breaks or 0, 'graph break')}"
+    return f"{parts}: {counts}{again}{told}"
 
 
 def notice_lines(record: Json) -> list[str]:

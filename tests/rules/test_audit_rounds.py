@@ -48,6 +48,7 @@ FACTS: list[tuple[str, Json]] = [
     # the flag that they raise, and what the row says beside honest rounds
     ("", {}),
     ("math_attention", {"sdpa_backend": "math"}), ("", {"sdpa_backend": "flash"}),
+    ("not_compiled", {"not_compiled": 1, "graphs": 0}), ("", {"not_compiled": 0, "graph_breaks": 3}),
     ("recompiled", {"recompiles": 1}), ("no_cuda_graph", {"cudagraph_skips": 1}),
     ("skipped_steps", {"skipped_steps": 2}), ("throttled", {"throttle_reasons": {"heat": 1}}),
     ("", {"recompiles": 0, "skipped_steps": 0, "throttle_reasons": {}}), ("", {"throttle_reasons": {"power cap": 9}}),

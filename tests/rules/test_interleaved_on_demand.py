@@ -28,9 +28,11 @@ from perf_tests_suite.perf_tests.interleaved.on_demand import (
     LONG_ROUND_SECONDS,
     GatePlugin,
     RoundsOnDemand,
+    counted,
     digests_of_operations,
     one_of_each,
 )
+from perf_tests_suite.perf_tests.predict.compiling import Compilation
 from perf_tests_suite.perf_tests.user_code.attention import IncorrectError
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import QueueDevice
@@ -311,3 +313,16 @@ def test_what_a_hook_raised_once_the_worker_was_ready_is_told(monkeypatch: pytes
     monkeypatch.setattr(GatePlugin, "run", run)
     assert module.serve(channel, {"settings": sent(SETTINGS), "files": []}) is None
     assert channel.sent == [{"ended": "no module"}]
+
+
+def test_what_the_compiler_made_is_counted_of_compiled_cases_and_of_code_that_may_compile_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suite = Mock(workbench=Mock(device=CpuDevice(CPU)))
+    made = Compilation(2, (), None, host_reads=3, generated_kernels=5)
+    monkeypatch.setattr(module, "compilation_or_reason", lambda *_: (made, None))
+    answer = counted(attention_case(attention="compiled"), suite)
+    assert answer["counters"] == {"host_reads": 3, **made.counters}
+    assert "graphs" not in counted(attention_case(attention="naive"), suite)["counters"]
+    monkeypatch.setattr(module, "compilation_or_reason", lambda *_: (None, "no compiler"))
+    assert counted(attention_case(attention="compiled"), suite) == {"counters": None, "reason": "no compiler"}

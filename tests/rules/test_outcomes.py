@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from perf_tests_suite.model.sizes import SIZES
-from perf_tests_suite.perf_tests.bench.outcomes import Outcome, amount, outcome_of_error, why_too_large
+from perf_tests_suite.perf_tests.bench.outcomes import (
+    Outcome,
+    amount,
+    outcome_of_error,
+    outcome_of_report,
+    why_too_large,
+)
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice, Device, is_out_of_memory
@@ -140,6 +146,18 @@ def test_an_error_of_the_case_itself_is_no_outcome_and_asks_nothing_of_the_devic
 def test_an_unknown_outcome_is_refused() -> None:
     with pytest.raises(ValueError, match="'lost' is not known"):
         Outcome("lost", "somewhere")
+
+
+def test_an_error_of_the_compiler_names_the_users_last_line_and_the_explanation() -> None:
+    message = (
+        "torch._dynamo.exc.TorchRuntimeError: it failed\n  Explanation: shapes differ\n\nfrom user code:\n"
+        '   File "a.py", line 3, in forward\n    x = f(x)\n  File "b.py", line 9, in f\n    return x @ y\n'
+    )
+    report = Mock(skipped=False, longrepr=Mock(reprcrash=Mock(message=message)))
+    said = "torch._dynamo.exc.TorchRuntimeError: it failed; shapes differ; at b.py:9"
+    assert outcome_of_report(report) == Outcome("error", said)
+    report.longrepr.reprcrash.message = "ValueError: no\nmore"
+    assert outcome_of_report(report) == Outcome("error", "ValueError: no")
 
 
 def test_what_the_device_cannot_run_is_unsupported_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,20 @@ def test_each_flag_is_told_in_its_sentence_and_a_short_warm_up_with_what_to_set(
     assert lines[3:] == [f"{case_name(FORWARD)}: {FLAGS[flag].sentence}{ends.get(flag, '')}" for flag in FLAGS]
 
 
+def test_what_was_compiled_is_told_with_each_break_and_nothing_compiled_by_its_first_reason() -> None:
+    def said(**info: Any) -> str:
+        return result_lines(record([timed(FORWARD, **info)]))[-1].removeprefix(f"{case_name(FORWARD)}: ")
+
+    parts = {"graphs": 3, "graph_breaks": 2, "shape_recompiles": 1, "compiler_lines": ["m.py:7 `x`: why", "n"]}
+    assert said(**parts) == "compiled in parts: 3 graphs, 2 graph breaks, 1 recompile; m.py:7 `x`: why; n"
+    many = {"graphs": 1, "graph_breaks": 0, "compiler_lines": list(map(str, range(11))), "compiler_reason": "it fails"}
+    assert said(**many) == "compiled: 1 graph, 0 graph breaks; 0; 1; 2; 3; 4; 5; 6; 7; 3 more; it fails"
+    nothing = {"graphs": 0, "flags": ["not_compiled"]}
+    assert said(**nothing, compiler_lines=["m.py:7", "m.py:8"]).endswith(f"{FLAGS['not_compiled'].sentence}: m.py:7")
+    assert said(**nothing, compiler_reason="switched off").endswith(": switched off")
+    assert said(compiler_reason="it cannot be compiled") == "it cannot be compiled"
+
+
 def test_a_busy_machine_is_told_above_the_results_with_what_others_used() -> None:
     quiet = timed(FORWARD, other_cores=0.0, before={"usable_processors": 2})
     busy = timed(BACKWARD, other_cores=1.61, before={"usable_processors": 2}, flags=["busy_machine"])
