@@ -12,8 +12,8 @@ A fault is an entry of a `ROOM.toml` beside this file:
     why = "where caught is false: what keeps the owner from seeing it"
 
 Blanks, line breaks and a comma before a closing bracket do not count: an entry outlives a formatter, and what changes
-elsewhere. Further lines of `new` are indented as far as the line in which `old` begins. Without `within`, as in files
-that are no Python, `old` is a text of the whole file, letter by letter.
+elsewhere. Further lines of `new` are indented as far as the line in which `old` begins. Files that are no Python lack
+`within`: `old` is a text of the whole file, letter by letter.
 
 Faults stand in a copy of the tree, so that processes that the owner starts have them too and nothing here is written.
 The copy has no history: an owner that asks git of this repository fails there without a fault, and is told so.
@@ -206,6 +206,8 @@ def read_faults(folder: Path) -> list[Fault]:
             fault = Fault(name, **entry)
             if fault.old == fault.new or not fault.old:
                 raise ValueError(f"{name}: old and new must be different texts, and old not empty.")
+            if fault.file.endswith(".py") and not fault.within:
+                raise ValueError(f"{name}: within names the function, class or name of {fault.file} that it changes.")
             if not (fault.owner if fault.caught else fault.why):
                 raise ValueError(f"{name}: a caught fault names its owner, another one says why it is not caught.")
             faults.append(fault)

@@ -44,7 +44,10 @@ DISCOUNT = ("0.9", "0.8")
 
 
 def entry(old: str, new: str, owner: str = "price", caught: bool = True, why: str = "") -> str:
-    known = {"file": "shop.py", "old": old, "new": new, "owner": owner and f"test_shop.py::test_{owner}", "why": why}
+    known = {
+        "file": "shop.py", "within": "price", "old": old, "new": new, "why": why,
+        "owner": owner and f"test_shop.py::test_{owner}",
+    }  # fmt: skip
     lines = [f"{name} = '{value}'" for name, value in known.items()]
     return "\n".join(["[[fault]]", *lines, f"caught = {str(caught).lower()}\n"])
 
@@ -154,7 +157,7 @@ def test_a_check_plants_each_and_runs_no_test(plant: Plant) -> None:
     code, said, verdicts = plant("--check", shop="\n".join(FAULTS))
     assert (code, verdicts, said.splitlines()[-1]) == (1, {}, "7 of 10 faults apply")
     assert [line.split(": ")[1] for line in said.splitlines()[:-1]] == [
-        "old stands there 0 times", "old stands there 4 times", "new makes line 4 no Python",
+        "old stands 0 times within price", "old stands 4 times within price", "new makes line 4 no Python",
     ]  # fmt: skip
     assert plant("--check", "--only", "shop:9")[:2] == (0, "1 of 1 faults apply\n")
 
@@ -196,6 +199,7 @@ WRONG = {
     entry(*SUM) + "when = 'now'": "when",
     entry("same", "same"): "different",
     entry(*SUM, owner=""): "owner",
+    entry(*SUM).replace("within = 'price'\n", ""): "within names the function",
     entry(*SUM, caught=False): "why",
     entry(*SUM).replace("true", "'yes'"): "yes",
 }

@@ -167,7 +167,7 @@ def figures_of(name: str) -> list[str]:
             f"Fewer than {IN_WORDS[rounds]} rounds give no interval",
             f"slices of at most {slice_minutes} minutes",
             f"at most {files} files of {megabytes} MB each",
-            f"times out after {ends.TIMES_THE_PREDICTION} times its predicted time, and never before {minutes:.0f} minutes",
+            f"after {ends.TIMES_THE_PREDICTION} times its predicted time, and never before {minutes:g} minutes",
             f"within another {'minute' if ends.GRACE_SECONDS == 60 else ''}, the process ends with exit code 2",
         ]
     if name == "your-own":
