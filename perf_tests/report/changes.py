@@ -32,6 +32,7 @@ from perf_tests_suite.perf_tests.report.history import (
 )  # fmt: skip
 from perf_tests_suite.perf_tests.report.plots import RecordedRun, pass_name
 
+FIRST_RUN = "First run of these cases; nothing to compare."
 WORST = 10
 """Cases on the first screen."""
 LONGEST_SUBJECT = 60
@@ -244,7 +245,7 @@ def sentence(era: Era, pair: Pair) -> str:
     head, base = (_commit_words(era, place) for place in (pair.head, pair.base))
     of = f"of {how_many(len(pair.changes), 'case')}"
     if not counts[ChangeKind.LOST] and all(row.ratio is None for row in pair.changes):
-        return f"{head} and {base} have no case in common, so nothing can be slower or faster yet."
+        return FIRST_RUN
     if not pair.has_evidence and not counts[ChangeKind.LOST]:
         return f"Too few launches to tell whether {head} is slower than {base}; the ratios below say nothing of it."
     found = [f"{counts[kind]} {words}" for kind, words in COUNTED.items() if counts[kind]]
@@ -271,7 +272,8 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[CaseChange]) -> Ite
     ]  # fmt: skip
     if rows:
         header = ("Case", "verdict", "change", "since", "trend", "why")
-        yield blocks.Rows("worst", "What moved", header, 1, rows, text_columns=("verdict", "since", "trend"))
+        title = "What moved" if found else "Every case, without a verdict"
+        yield blocks.Rows("worst", title, header, 1, rows, text_columns=("verdict", "since", "trend"))
     listed = {row.case for row in found}
     rest = Counter(row.verdict for row in pair.changes if row.case not in listed)
     least = f" ({least_words(era.least_shown)} would be shown)" if era.least_shown else ""
@@ -313,7 +315,7 @@ def _case_links(era: Era, number: int) -> Callable[[str], str | blocks.ElementLi
 POINT_NOTE = (
     "a commit's figure is the median over its launches; an interval (95 %, by order statistics) needs six of them"
 )
-STEPS_NOTE = f"{POINT_NOTE}; dotted: steps"
+STEPS_NOTE = f"{POINT_NOTE}; one of fewer says how many; dotted: steps"
 TREND: tuple[Column[Series], ...] = (
     Column("commits", int, "", lambda one: len(one.points)),
     Column("first_seconds", float, "", lambda one: one.points[0].seconds, heading="first"),

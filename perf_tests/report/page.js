@@ -247,6 +247,13 @@ function axisOf(own, data, name) {
   return { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--faint"), ...own, ...ticks };
 }
 
+// An axis of times that does not begin at zero says so: a difference looks larger on it than it is.
+const ABOVE_ZERO = "<br>(the axis starts above 0)";
+function sayAboveZero(div, axis) {
+  if (axis.type || !(div.layout.yaxis.range[0] > 0)) return;
+  Plotly.relayout(div, { "yaxis.title.text": axis.title.text + ABOVE_ZERO });
+}
+
 function commonLayout() {
   return {
     font: { color: colour("--text"), family: "system-ui, sans-serif", size: 12 },
@@ -285,7 +292,8 @@ function paint(div) {
   const figure = figures.get(div.id.replace("plot-", ""));
   if (figure.picks_one) offerCases(div, figure);
   const data = traces(figure);
-  Plotly.react(div, data, layoutOf(figure, data, div.clientWidth), PLOT_OPTIONS);
+  const shown = Plotly.react(div, data, layoutOf(figure, data, div.clientWidth), PLOT_OPTIONS);
+  shown.then(() => sayAboveZero(div, figure.layout.yaxis));
 }
 
 function draw(div) {
@@ -403,15 +411,19 @@ function paintCommits(div) {
 
 // Noise does not fill the height: the range reaches at least 5 % to either side of its middle.
 const LEAST_SHOWN = 0.05;
+// Points that have room for a word each.
+const MOST_TOLD = 8;
 
 function paintCase(div, era, place) {
   const one = era.cases[place], points = pointsOf(one);
+  // A commit of fewer than six launches has no interval; among few points each of these says how many it had.
+  const isTold = points.length <= MOST_TOLD && points.some((point) => !point.interval);
   const trace = {
-    type: "scatter", mode: "lines+markers", x: points.map((point) => point.at), y: points.map((point) => point.seconds * 1e3),
-    text: points.map(({ at }) => escaped(`${era.codes[at][0]} (${era.codes[at][1]}, ${era.codes[at][3]} launch${era.codes[at][3] === 1 ? "" : "es"}) ${era.codes[at][2]}`)),
-    hovertemplate: "%{text}<br>%{y} ms<extra></extra>", line: { color: "#3b82c4", width: 2 }, marker: { size: points.length > 60 ? 4 : 8 },
+    type: "scatter", mode: isTold ? "lines+markers+text" : "lines+markers", textposition: "top center", cliponaxis: false, x: points.map((point) => point.at), y: points.map((point) => point.seconds * 1e3),
+    text: points.map(({ at, interval }) => (interval ? "" : `launches: ${era.codes[at][3]}`)),
+    hovertext: points.map(({ at }) => escaped(`${era.codes[at][0]} (${era.codes[at][1]}, ${era.codes[at][3]} launch${era.codes[at][3] === 1 ? "" : "es"}) ${era.codes[at][2]}`)),
+    hovertemplate: "%{hovertext}<br>%{y} ms<extra></extra>", line: { color: "#3b82c4", width: 2 }, marker: { size: points.length > 60 ? 4 : 8 },
   };
-  // A commit of fewer than six launches has no interval.
   if (points.some((point) => point.interval)) {
     trace.error_y = {
       type: "data", symmetric: false, color: "#3b82c4", thickness: 1.2, width: 3,
@@ -437,9 +449,9 @@ function paintCase(div, era, place) {
   const ends = points.flatMap(({ seconds, interval }) => [seconds, ...(interval || [])]).map((value) => value * 1e3);
   const low = ends.reduce((a, b) => Math.min(a, b)), high = ends.reduce((a, b) => Math.max(a, b)), center = (low + high) / 2;
   const half = Math.max((high - low) * 0.6, LEAST_SHOWN * center);
-  yaxis.range = [center - half, center + half];
+  yaxis.range = [Math.max(center - half, 0), center + half];
   const layout = { ...commonLayout(), shapes, annotations, height: 380, showlegend: false, xaxis: axisOf(xaxis, [], "x"), yaxis: axisOf(yaxis, [], "y"), uirevision: String(place) };
-  Plotly.react(div, one.steps.length ? [trace, level] : [trace], layout, PLOT_OPTIONS);
+  Plotly.react(div, one.steps.length ? [trace, level] : [trace], layout, PLOT_OPTIONS).then(() => sayAboveZero(div, yaxis));
 }
 
 // What the figure over commits shows.

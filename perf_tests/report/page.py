@@ -35,7 +35,7 @@ from perf_tests_suite.perf_tests.records.format import DASH, Table, printable
 from perf_tests_suite.perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
 from perf_tests_suite.perf_tests.records.store import announced, each_readable, print_left_out, write_named
 from perf_tests_suite.perf_tests.report import blocks, changes, plots, tables
-from perf_tests_suite.perf_tests.report.changes import COUNTED, WORST, ChangeKind, Pair
+from perf_tests_suite.perf_tests.report.changes import COUNTED, FIRST_RUN, WORST, ChangeKind, Pair
 from perf_tests_suite.perf_tests.report.history import chosen_machines, still_open_line
 from perf_tests_suite.perf_tests.report.plots import RecordedRun
 
@@ -181,17 +181,13 @@ def answer(report: Report, _: Report) -> Iterator[blocks.PageBlock]:
     newest = next((one for one in reversed(runs) if one.cells), runs[-1])
     flagged = str(sum(bool(cell.flags) for cell in newest.cells)), "flagged", ""
     if pair is None:
-        said = "No recorded run timed a case on this machine, so nothing can be slower or faster yet."
-        if newest.cells:
-            launched = (one for one in era.codes if any(launch.name == newest.name for launch in one.launches))
-            code = next(launched, era.codes[-1])
-            timed = sum(cell.is_timed for cell in newest.cells)
-            said = (
-                f"{timed} of {how_many(len(newest.cells), 'case')} {'has' if timed == 1 else 'have'} a time at "
-                f"{code.name}, in {how_many(sum(launch.has_cases for launch in code.launches), 'launch')}; "
-                "no other commit has times on this machine, so nothing can be slower or faster yet."
-            )
-        yield blocks.Said(said, "answer")
+        timed = sum(cell.is_timed for cell in newest.cells)
+        count = f"{timed} of {how_many(len(newest.cells), 'case')} {'has' if timed == 1 else 'have'} a time"
+        launches = sum(launch.has_cases for code in era.codes for launch in code.launches)
+        first = (
+            FIRST_RUN if launches == 1 else f"{launches} runs of these cases, all of one commit; nothing to compare."
+        )
+        yield blocks.Said(f"{first} {count}." if newest.cells else "No recorded run timed a case.", "answer")
         lost = sum(bool(cell.outcome) for cell in newest.cells)
         failed = str(lost), "without timing", "lost" if lost else ""
         yield blocks.Numbers(
@@ -311,7 +307,7 @@ def _anchors(one: RecordedRun) -> dict[str, str]:
 def _flag_sentences(one: RecordedRun) -> list[str]:
     """What each flag of this run means, and whose it is."""
     found = {name: [cell.case for cell in one.cells if name in cell.flags] for name in FLAGS}
-    return [f"{name}: {FLAGS[name].sentence} {some_of(cases)}." for name, cases in found.items() if cases]
+    return [f"{some_of(cases)}: {name}: {FLAGS[name].sentence}" for name, cases in found.items() if cases]
 
 
 def what_ran(report: Report, _: Report) -> Iterator[blocks.PageBlock]:

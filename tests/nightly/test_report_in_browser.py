@@ -238,7 +238,7 @@ def test_a_commits_point_has_its_interval_and_its_name_as_text(tmp_path: Path) -
         for turn in range(7)
     ]
     texts, milliseconds, ends, csv = seen_by(page_of(tmp_path, *launches), """
-    const { text, y, error_y } = by('plot-since1').data[0];
+    const { hovertext: text, y, error_y } = by('plot-since1').data[0];
     document.querySelector('button[data-figure=since1]').click();
     return [text, y, [...error_y.array, ...error_y.arrayminus], saved];""")  # fmt: skip
     header, first, _ = csv.splitlines()
@@ -268,7 +268,7 @@ def test_between_any_two_commits_stand_their_medians_and_the_steps_between(tmp_p
     ratio = records[20]["benchmarks"][0]["stats"]["median"] / records[10]["benchmarks"][0]["stats"]["median"]
     assert across[4] == f"{ratio:.3f}"
     assert {row[-1] for row in (still, *after, *unmoved)} == {""}
-    assert (gone[0], gone[3:]) == ("backward tiny-ctx8-fp32-naive", ["", "", "", ""])
+    assert (gone[0], gone[3:]) == ("backward tiny-ctx8-fp32-naive", ["", "", ""])
 
 
 @pytest.fixture(scope="module")
@@ -300,16 +300,18 @@ def test_a_figure_over_commits_has_its_step_no_interval_of_five_launches_and_fit
     eight_commits(tmp_path)
     storage, page = tmp_path / ".benchmarks", tmp_path / "page.html"
     assert main(["report", f"--storage={storage}", f"--output={page}"]) == 0
-    names, bars, levels, share, printed = seen_by(page, """
+    names, bars, levels, share, said, printed = seen_by(page, """
         const plot = by('plot-worst-case'), [points, level] = plot.data;
         const steady = by('plot-since2').layout.yaxis.range;
         dispatchEvent(new Event('beforeprint'));
         await later(2000);
         const printed = [...document.querySelectorAll('.js-plotly-plot .main-svg')].map((svg) => svg.clientWidth);
-        return [points.x.length, points.error_y || null, level.y.length, steady[1] / steady[0], Math.max(...printed)];
+        return [points.x.length, points.error_y || null, level.y.length, steady[1] / steady[0],
+                [...points.text, plot.layout.yaxis.title.text.split('<br>')[1]], Math.max(...printed)];
     """)  # fmt: skip
     assert (names, bars, levels) == (8, None, 6), "two levels of two ends and a gap"
     assert share >= 1.1
+    assert said == [*["launches: 5"] * 8, "(the axis starts above 0)"]
     assert printed <= 680
     named = [str(path) for path in sorted(storage.glob("epyc*/*"))[:25]]
     assert main(["report", *named, f"--output={page}"]) == 0

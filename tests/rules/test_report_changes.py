@@ -28,7 +28,7 @@ GRID = [timed(f"a[{t}{name}]", context_length=t, precision=name) for name in ("f
         ([timed(), BACK], [timed(seconds=[1.5] * 10)], [], ["no step"], "--00", "Left out: 1 case of base that"),
         ([timed(), BACK], [timed(), LATE], [FAILED], ["FAILED", "no step", "NEW"], "--10", OUTCOMES["error"]),
         ([timed()], [timed(batch_size=64)], [], ["INCOMPARABLE"], "--00", "another identity on either side"),
-        ([BACK], [timed()], [], ["NEW"], "--00", "have no case in common, so nothing can be slower or faster yet"),
+        ([BACK], [timed()], [], ["NEW"], "--00", "First run of these cases; nothing to compare."),
         (GRID, GRID[:3], [], ["GONE", *["no step"] * 3], "--10", "1 gone or failed of 4 cases"),
         (GRID, GRID[:2], [], ["no step", "no step"], "--00", "Left out: 2 cases of base that the axes of head's"),
     ],
@@ -49,7 +49,7 @@ def test_of_two_commits_with_a_launch_each_what_is_lost_is_told_apart_from_what_
 def test_launches_of_passes_alone_have_no_times_and_hide_none(tmp_path: Path) -> None:
     passed = {**with_passes(record(written="2032-01-01"), traced()), "commit_info": {"id": name_of(3)}}
     page = page_over(tmp_path / "one", launch(1, 1.0), passed)
-    assert "1 of 1 case has a time at" in page.texts["answer"]
+    assert "1 of 1 case has a time." in page.texts["answer"]
     assert {"run1", "run2"} <= set(page.sections)
     assert {"since1", "changed1", "since2"}.isdisjoint(page.sections)
     passes = [of_commit("a", f"2030-01-0{day}") for day in range(1, 5)]

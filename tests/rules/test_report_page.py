@@ -150,9 +150,17 @@ def test_of_a_single_commit_the_cases_without_a_time_come_first_and_flags_have_t
     page = page_over(tmp_path, record(rows, [untimed("lost")]))
     assert page.column("worst", "verdict") == ["out of memory", "flagged", "measured", "measured"]
     assert page.column("worst", "roofline") == ["-", "-", "50%", "-"]
-    assert f"short_warmup: {FLAGS['short_warmup'].sentence} b ." in page.texts["answer"]
+    assert f"b : short_warmup: {FLAGS['short_warmup'].sentence}" in page.texts["answer"]
     assert page.counts == ["-", "-", "1", "1"]
     assert "The worst case:" in page_over(tmp_path / "one", record([timed()])).texts["answer"]
+
+
+def test_the_first_run_of_its_cases_says_so_whatever_other_records_lie_there(tmp_path: Path) -> None:
+    first = record([timed("a"), timed("b")], [], written="2031-01-01", threads=1)
+    page = page_over(tmp_path, launch(1, 1.0), launch(2, 2.0), first)
+    assert "First run of these cases; nothing to compare. 2 of 2 cases have a time." in page.texts["answer"]
+    page = page_over(tmp_path / "again", record([timed()]), record([timed()]))
+    assert "2 runs of these cases, all of one commit; nothing to compare." in page.texts["answer"]
 
 
 def test_a_case_has_its_figures_in_their_units_and_a_limit_that_is_not_known_is_a_dash(tmp_path: Path) -> None:
