@@ -179,7 +179,7 @@ def figures_of(name: str) -> list[str]:
             f"at {short} and {MANY_KEYS} tokens",
             f"longer than {IN_WORDS[LONGEST_CHECK_SECONDS / 60]} minutes",
             f"need over {physics.MEASURED_CEILING_MARGIN:g} x its time",
-            f"Tests plant {len(FAULTS)} faults into the example",
+            f"tests plant {len(FAULTS)} bugs in the example",
             f"{ROWS} rows of the output",
             f"up to {LONGEST_EXACT_BACKWARD} tokens those of one sequence",
             f"more than {CLOCKS_AGREE_SHARE:.1%} and {1e3 * CLOCKS_AGREE_SECONDS:g} ms",
