@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..machine.formats import FORMAT_OF, U32  # relative for `within`
+from perf_tests_suite.numerics_tests.machine.formats import FORMAT_OF, U32
 
 ASNA = "Higham, ASNA 2e, section 4.2"
 

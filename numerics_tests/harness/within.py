@@ -1,8 +1,4 @@
-"""Whether a kernel of one's own is as exact as its arithmetic allows, against float64, in units in the last place.
-
-This file, and what it imports, names its neighbours relatively: an installation holds them inside one package, and
-`model` may there be the user's.
-"""
+"""Whether a kernel of one's own is as exact as its arithmetic allows, against float64, in units in the last place."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..machine.formats import FORMAT_OF, U32
-from . import bounds, oracles
+from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.machine.formats import FORMAT_OF, U32
 
 Judged = tuple[Tensor, Tensor]
 """The result in float64, and how far from it each element may be."""
