@@ -76,7 +76,7 @@ from perf_tests_suite.perf_tests.interleaved.sides import (
     run_git,
     state_of_head,
 )
-from perf_tests_suite.perf_tests.predict.difference import Difference, compare_sides, row_sentence
+from perf_tests_suite.perf_tests.predict.difference import CompiledDifference, Difference, compare_sides, row_sentence
 from perf_tests_suite.perf_tests.predict.operations import SideToRun, sent_case
 from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.record import Json, how_many, some_of
@@ -496,7 +496,7 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
     slower = [row for row in result.cases if row.verdict == Verdict.SLOWER and row.effect is not None]
     slower.sort(key=lambda row: -row.effect.effect if row.effect else 0.0)
     risen = [row.id for row in result.exact if row.verdict == Verdict.MORE]
-    names = [name for name in dict.fromkeys((*(row.id for row in slower), *risen)) if not cases[name].is_compiled]
+    names = [*dict.fromkeys((*(row.id for row in slower), *risen))]
     if not names:
         return []
     base, head = (side_in(tree, trees.repository) for tree in (trees.base, trees.head))
@@ -517,9 +517,11 @@ def side_in(tree: Path, repository: Repository) -> SideToRun:
     return SideToRun(tree, folder, environment_of_side(repository, tree), repository.as_json)
 
 
-def _difference_lines(found: Difference | str) -> list[str]:
+def _difference_lines(found: Difference | CompiledDifference | str) -> list[str]:
     if isinstance(found, str):
         return [found]
+    if isinstance(found, CompiledDifference):
+        return found.lines
     if not found.rows:
         return ["both sides issue the same operations; the cause is none that they show, such as work in Python."]
     left = found.rows[MOST_ROWS:]

@@ -5,8 +5,9 @@ those that the same expression issues. The line that answers for an operation is
 else the one that answers for an operation of the same stack; else a changed one of an innermost function; else its
 own."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -29,6 +30,7 @@ from perf_tests_suite.perf_tests.hardware.limits import (
     elapsed_seconds,
     predicted_time,
 )
+from perf_tests_suite.perf_tests.predict.compiling import Compilation, GraphBreak
 from perf_tests_suite.perf_tests.predict.costs import BATCHED_PRODUCTS, FUSED_ATTENTION
 from perf_tests_suite.perf_tests.predict.operations import FakeRound, Operation, Place, SideToRun, run_side
 from perf_tests_suite.perf_tests.predict.screens import gb
@@ -133,24 +135,78 @@ class Difference:
     """None where no machine is known."""
 
 
+@dataclass(frozen=True)
+class CompiledDifference:
+    """What torch.compile makes of one case on both sides."""
+
+    base: Compilation
+    head: Compilation
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """A sentence for each counter, break and recompile in which they differ; lines may move."""
+        old, new = self.base.counters, self.head.counters
+        counters = [
+            f"{name} {DASH if old[name] is None else old[name]} -> {DASH if new[name] is None else new[name]}"
+            for name in old
+            if old[name] != new[name]
+        ]
+        sides = [
+            {**{(one.file, one.code, one.reason, place): one.sentence for place, one in _numbered(side.breaks)},
+             **{(one.call, one.file, re.sub(r"\d+", "", one.function), one.guard): one.sentence
+                for one in side.recompiles or ()}}
+            for side in (self.base, self.head)
+        ]  # fmt: skip
+        gone, come = ([sides[at][key] for key in sides[at] if key not in sides[1 - at]] for at in (0, 1))
+        return (*counters, *(f"{ADDED} {one}" for one in come), *(f"{REMOVED} {one}" for one in gone))
+
+    @property
+    def lines(self) -> list[str]:
+        base, head = self.base.summary, self.head.summary
+        if not self.rows:
+            return [f"base and head compile alike: {head}"]
+        return [f"base: {base}", f"head: {head}", *self.rows]
+
+    @property
+    def as_json(self) -> Json:
+        return {
+            "rows": self.rows,
+            **{side: {**one.counters, "host_reads": one.host_reads, "lines": one.lines, "reason": one.reason}
+               for side, one in (("base", self.base), ("head", self.head))},
+        }  # fmt: skip
+
+
+def _numbered(breaks: Iterable[GraphBreak]) -> Iterator[tuple[int, GraphBreak]]:
+    """Each break with its number among those of the same code, of which a file may have several."""
+    seen = Counter[tuple[str, ...]]()
+    for one in breaks:
+        seen[one.file, one.code, one.reason] += 1
+        yield seen[one.file, one.code, one.reason], one
+
+
 def compare_sides(
     base: SideToRun,
     head: SideToRun,
     cases: Sequence[tuple[Json, Json]],
     ceilings: Ceilings | None = None,
-) -> list[Difference | str]:
+) -> list[Difference | CompiledDifference | str]:
     """The difference of each case, given as base's and head's, or one sentence why there is none."""
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(run_side, side, [pair[at] for pair in cases]) for at, side in enumerate((base, head))]
         both = zip(*(one.result() for one in asked), strict=True)
     lines = Lines(base.tree, head.tree)
-    found: list[Difference | str] = []
+    found: list[Difference | CompiledDifference | str] = []
     for of_base, of_head in both:
         reasons = [
             f"{name} is not compared: {one}."
             for name, one in (("base", of_base), ("head", of_head)) if isinstance(one, str)
         ]  # fmt: skip
-        found.append(reasons[0] if reasons else difference(of_base, of_head, lines, ceilings))
+        if reasons:
+            found.append(reasons[0])
+        elif isinstance(of_head, Compilation):
+            found.append(CompiledDifference(of_base, of_head))
+        else:
+            found.append(difference(of_base, of_head, lines, ceilings))
     return found
 
 
@@ -451,8 +507,10 @@ def _seconds(kernels: Counter[KernelGroup], kind: str, ceilings: Ceilings) -> tu
 # As text for a terminal, for a sentence under a verdict, and as JSON.
 
 
-def difference_lines(found: Difference, most: int = MOST_ROWS) -> list[str]:
+def difference_lines(found: Difference | CompiledDifference, most: int = MOST_ROWS) -> list[str]:
     """The table of rows, what the rest comes to, totals, peak, and the predicted change; one sentence without rows."""
+    if isinstance(found, CompiledDifference):
+        return found.lines
     base, head = found.peaks
     peak = f"peak {gb(head)}" if base == head else f"peak {gb(base)} at base, {gb(head)} at head"
     if not found.rows:
@@ -548,8 +606,10 @@ def _read_note(found: Difference) -> str:
     return "; values that the host reads were taken for 0" if found.reads_values else ""
 
 
-def difference_json(found: Difference) -> Json:
+def difference_json(found: Difference | CompiledDifference) -> Json:
     """The same with every row, amounts as differences, and both sides' totals."""
+    if isinstance(found, CompiledDifference):
+        return found.as_json
     return {
         "rows": [
             {

@@ -44,6 +44,7 @@ from perf_tests_suite.perf_tests.hardware.torch_private import (
     forward_number,
 )
 from perf_tests_suite.perf_tests.phases import FULL_STEP
+from perf_tests_suite.perf_tests.predict.compiling import Compilation
 from perf_tests_suite.perf_tests.predict.counters import NotCountedError
 from perf_tests_suite.perf_tests.predict.counting import INPUTS, PARAMETERS, Counting
 from perf_tests_suite.perf_tests.predict.fake_run import HOST, fake_run, fake_training
@@ -398,7 +399,7 @@ class SideToRun:
 def run_side(side: SideToRun, cases: Sequence[Json]) -> list[Any]:
     """Run the cases on fake tensors, as `sent_case` gives them, in a process of the side's own.
 
-    Returns the fake round of each, or the reason why it was not.
+    Returns the fake round of each, of a compiled one its `Compilation`, or the reason why there is none.
     """
     command = [sys.executable, "-m", "perf_tests_suite.perf_tests.predict.side"]
     task = {"tree": str(side.tree), "repository": side.repository, "cases": cases}
@@ -412,7 +413,12 @@ def run_side(side: SideToRun, cases: Sequence[Json]) -> list[Any]:
         lines = [line for line in ended.stderr.splitlines() if line.strip()] or [f"it exited with {ended.returncode}"]
         reason = f"it cannot be imported, or run on fake tensors: {lines[-1].strip().rstrip('.')}"
         return [reason] * len(cases)
-    return [answer if isinstance(answer, str) else _fake_round_from(answer) for answer in answers]
+    return [
+        answer if isinstance(answer, str)
+        else Compilation.of(answer["compilation"]) if "compilation" in answer
+        else _fake_round_from(answer)
+        for answer in answers
+    ]  # fmt: skip
 
 
 def json_of(one_round: FakeRound) -> Json:

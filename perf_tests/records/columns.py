@@ -408,6 +408,10 @@ def _part_seconds(part: str, measured: Measured) -> object:
     return measured.part_seconds.get(part)
 
 
+def _compile_seconds(part: str, known: CaseContext) -> object:
+    return (known.cell.measured.compile_seconds or {}).get(part)
+
+
 def _at(source: Callable[[CaseContext], Json], name: str, kind: type, meaning: str, *path: str) -> CaseColumn:
     """What stands at the end of a path from there."""
     return Column(name, kind, meaning, lambda known: inside(source(known), *path[:-1]).get(path[-1]))
@@ -510,6 +514,8 @@ _COLUMNS: tuple[CaseColumn, ...] = (
     _figure("first_round_seconds", "first round, unmeasured"),
     Column("compile_seconds", float, "of the first round where it compiled",
            lambda known: _sum(known.cell.measured.compile_seconds)),
+    *(Column(f"compile_{part}_seconds", float, f"of its {part} part; compile_cache says whether cold",
+             partial(_compile_seconds, part)) for part in ("forward", "backward")),
     # Rates.
     _shown(_figure("tokens_per_second", "at the median", "tokens/s")),
     _shown(_figure("tflops_per_second", "model FLOPs at the median", "TFLOP/s")),

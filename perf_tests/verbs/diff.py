@@ -20,7 +20,7 @@ from perf_tests_suite.perf_tests.user_code.own_names import look_in
 if TYPE_CHECKING:
     from perf_tests_suite.perf_tests.cases.case import Case
     from perf_tests_suite.perf_tests.hardware.limits import Ceilings
-    from perf_tests_suite.perf_tests.predict.difference import Difference
+    from perf_tests_suite.perf_tests.predict.difference import CompiledDifference, Difference
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code(found)
 
 
-def exit_code(found: Sequence["Difference | str"]) -> int:
+def exit_code(found: Sequence["Difference | CompiledDifference | str"]) -> int:
     """1 where a case differs, else 3 where one is not compared."""
     if any(not isinstance(one, str) and one.rows for one in found):
         return FINDINGS
@@ -76,7 +76,7 @@ def exit_code(found: Sequence["Difference | str"]) -> int:
 
 def differences(
     repository: Repository, base: str, head: str | None, cases: Sequence["Case"], ceilings: "Ceilings | None"
-) -> list["Difference | str"]:
+) -> list["Difference | CompiledDifference | str"]:
     """The difference of each case between two revisions, or a revision and the working tree, or why there is none.
 
     Raises UsageError for a revision that is none.
@@ -98,7 +98,7 @@ def differences(
 
 
 def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Case"]:
-    """The cases that the options select, by name; those that a compiler fuses are left out. Raises UsageError."""
+    """The cases that the options select, by name, compiled ones where an option asks for them. Raises UsageError."""
     import pytest
 
     from perf_tests_suite.perf_tests.cases.selected import chosen_phases, family_of
@@ -122,10 +122,9 @@ def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Ca
         if name not in cases:
             raise UsageError(f"--case {name!r} is none of this selection, which has {some_of([*cases])}.")
         return {name: cases[name]}
-    eager = {name: case for name, case in cases.items() if not case.is_compiled}
-    if not eager:
-        raise UsageError("Every case selected is compiled, and what a compiler fuses is unknown until it has run.")
-    return eager
+    if arguments.execution is not None or arguments.attention is not None:
+        return cases
+    return {name: case for name, case in cases.items() if not case.is_compiled}
 
 
 @dataclass(frozen=True)

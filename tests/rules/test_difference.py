@@ -17,14 +17,17 @@ from hypothesis import strategies as st
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.hardware.limits import predicted_time
 from perf_tests_suite.perf_tests.predict import difference as differences
+from perf_tests_suite.perf_tests.predict.compiling import Compilation, GraphBreak, Recompile
 from perf_tests_suite.perf_tests.predict.counters import counters_of
 from perf_tests_suite.perf_tests.predict.difference import (
     ADDED,
     CHANGED,
     MOST_ROWS,
+    CompiledDifference,
     Difference,
     Lines,
     difference,
+    difference_json,
     difference_lines,
 )
 from perf_tests_suite.perf_tests.predict.operations import fake_round
@@ -272,3 +275,22 @@ def test_both_sides_are_predicted_as_the_case_alone_is(sides: tuple[Case, Case])
     alone = [predicted_time(parts_of(case, counters_of(case)), ceilings).seconds for case in sides]
     change = differences.predicted_change(base, head, ceilings)
     assert [change.base_seconds, change.head_seconds] == pytest.approx(alone)
+
+
+def test_a_compiled_case_differs_in_counters_breaks_and_recompiles_and_not_where_lines_move() -> None:
+    stop = GraphBreak("m.py", 7, "x.item()", "it reads a value")
+    again = Recompile("a last batch of 3", "m.py", 7, "resume_at_7", "size mismatch")
+    base = Compilation(2, (stop,), (again,), host_reads=1, generated_kernels=3, library_calls=1)
+    moved = replace(base, breaks=(replace(stop, line=9),), recompiles=(replace(again, line=9, function="resume_at_9"),))
+    assert CompiledDifference(base, moved).rows == ()
+    assert difference_lines(CompiledDifference(base, moved))[0].startswith("base and head compile alike: 2 graphs")
+    more = replace(base, graphs=3, breaks=(stop, replace(stop, line=8)), recompiles=None, generated_kernels=None)
+    found = CompiledDifference(base, more)
+    assert found.rows == (
+        "graphs 2 -> 3", "graph_breaks 1 -> 2", "shape_recompiles 1 -> -", "generated_kernels 3 -> -",
+        "added m.py:8 `x.item()`: it reads a value", f"removed {again.sentence}",
+    )  # fmt: skip
+    nothing = CompiledDifference(base, replace(base, graphs=0, recompiles=None))
+    assert "not_compiled 0 -> 1" in nothing.rows
+    assert difference_lines(nothing)[1] == f"head: nothing of it was compiled: {stop.sentence}"
+    assert difference_json(found)["head"]["lines"] == [stop.sentence, replace(stop, line=8).sentence]

@@ -37,4 +37,5 @@ def test_the_time_of_compiling_is_over_the_parts_that_compiled() -> None:
     for known, seconds in (({"forward": 1.0, "backward": 2.0}, 3.0), ({"forward": None}, None), ({}, None)):
         (row,) = case_rows(record([timed(compile_seconds=known)]), "run")
         assert row["compile_seconds"] == seconds
+        assert row["compile_backward_seconds"] == known.get("backward")
     assert COLUMNS["compile_seconds"].kind is float
