@@ -39,6 +39,7 @@ from perf_tests_suite.perf_tests.phases import EXAMINED, place_of
 from perf_tests_suite.perf_tests.records.record import FAILURES, Json
 from perf_tests_suite.perf_tests.run import after, before
 from perf_tests_suite.perf_tests.run.bisection import check_starter, tell
+from perf_tests_suite.perf_tests.run.ends import keep_pace
 from perf_tests_suite.perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests_suite.perf_tests.user_code.attention import IncorrectError
 from perf_tests_suite.perf_tests.user_code.guard import (
@@ -383,6 +384,7 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 def pytest_sessionfinish(session: pytest.Session) -> None:
     uncap_address_space()  # the budget is for the cases; the record is written whatever they left of it
     if not _is_late(session.config):
+        keep_pace(session_of(session.config))
         after.finish(session)
 
 

@@ -21,7 +21,7 @@ from perf_tests_suite.perf_tests.cases.options import EXECUTIONS, PASSES, Parse,
 from perf_tests_suite.perf_tests.cases.selected import FAMILIES
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.phases import ZERO_GRAD
-from perf_tests_suite.perf_tests.records.comparison import Check, with_baseline
+from perf_tests_suite.perf_tests.records.comparison import StatsCheck, with_baseline
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.user_code.attention import is_user_function
 from perf_tests_suite.perf_tests.user_code.named import check_name
@@ -37,7 +37,7 @@ class SavingOptions:
     compare: bool = False
     compare_with: str | None = None
     """Number, beginning of a name, or path; None for the latest comparable record."""
-    compare_fail: Sequence[Check] = ()
+    compare_fail: Sequence[StatsCheck] = ()
     disabled: bool = False
 
 

@@ -16,10 +16,9 @@ from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.gate.samples import Rules
-from perf_tests_suite.perf_tests.records.comparison import Comparison
+from perf_tests_suite.perf_tests.records.comparison import Baseline, Comparison
 from perf_tests_suite.perf_tests.records.format import Screen
 from perf_tests_suite.perf_tests.records.record import Json
-from perf_tests_suite.perf_tests.records.store import StoredRecord
 from perf_tests_suite.perf_tests.user_code.named import Repository
 
 if TYPE_CHECKING:  # a run on one device loads nothing of ranks
@@ -30,9 +29,8 @@ if TYPE_CHECKING:  # a run on one device loads nothing of ranks
 class Run:
     """A run that measures: what its result screen shows, and what decides its exit code."""
 
-    gone_counts: bool
-    """Whether a case of the baseline that this run lacks fails it; not where the user left cases out."""
-    baseline: StoredRecord | None = None
+    baseline: Baseline | None = None
+    """What of an earlier record lies inside of this run's axes."""
     opening: list[str] = field(default_factory=list)
     """Said before the first case; `notes` below the results."""
     notes: list[str] = field(default_factory=list)

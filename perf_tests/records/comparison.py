@@ -8,7 +8,7 @@ from perf_tests_suite.perf_tests.records.record import Json, machine_differences
 from perf_tests_suite.perf_tests.records.store import ComparedCase, StoredRecord, compare, identity_difference
 
 
-class Check(Protocol):
+class StatsCheck(Protocol):
     """A condition of `--benchmark-compare-fail`, as pytest-benchmark parses it."""
 
     def fails(self, current: Json, compared: Json) -> str | None:
@@ -23,7 +23,7 @@ class Baseline:
     data: Json
     gone_counts: bool = True
     """Whether a case that it has and the record lacks is a failure."""
-    checks: Sequence[Check] = ()
+    checks: Sequence[StatsCheck] = ()
 
 
 @dataclass(frozen=True)

@@ -182,14 +182,29 @@ WITHOUT_LINK = "it takes two sizes whose times grow with the bytes; measure more
 LINK_NOTE = "time of a message: latency, and bytes over the rate, with 95 % intervals; error: of the size furthest off"
 
 
-def conclude(record: Json) -> None:
-    """Add to a record what all of its rows say together: efficiencies, links, and figures that are impossible."""
+def _add_efficiencies(record: Json) -> None:
     for row, efficiency, base in scalings(record["benchmarks"]):
         row["extra_info"] |= {"scaling_efficiency": efficiency, "relative_to": base}
+
+
+def _add_links(record: Json) -> None:
     if links := links_of(record["benchmarks"]):
         record["links"] = links
+
+
+def _add_notices(record: Json) -> None:
+    """Add the figures that are impossible."""
     said = chain.from_iterable(map(judge, timings_of(record)))
     record["notices"] = [{**asdict(one), "sentence": one.sentence()} for one in said if isinstance(one, Finding)]
+
+
+CONCLUSIONS = (_add_efficiencies, _add_links, _add_notices)
+
+
+def conclude(record: Json) -> None:
+    """Add to a record what all of its rows say together."""
+    for conclusion in CONCLUSIONS:
+        conclusion(record)
 
 
 def links_of(rows: Sequence[Json]) -> list[Json]:

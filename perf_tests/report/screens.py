@@ -49,7 +49,6 @@ from perf_tests_suite.perf_tests.records.format import (
 )
 from perf_tests_suite.perf_tests.records.measured import Measured
 from perf_tests_suite.perf_tests.records.record import (
-    FAILURES,
     OUTCOMES,
     Json,
     collected,
@@ -342,15 +341,6 @@ def compiled_in(measured: Measured) -> str | None:
 def notice_lines(record: Json) -> list[str]:
     """What the rows of a run say together, as it was recorded; older records have none."""
     return [str(notice["sentence"]) for notice in rows_in(record, "notices") if "sentence" in notice]
-
-
-def tally_line(record: Json) -> str:
-    """The last line of a run: how many cases it measured, and of what a reader should know."""
-    flagged = sum(bool(row["extra_info"].get("flags")) for row in record["benchmarks"])
-    failed = sum(row["outcome"] in FAILURES for row in record["outcomes"])
-    counts = {"failed": failed, "flagged": flagged, "not measured": len(record["outcomes"]) - failed}
-    said = ", ".join(f"{count} {words}" for words, count in counts.items())
-    return f"{how_many(len(record['benchmarks']), 'case')} measured, {said}"
 
 
 def busy_lines(record: Json) -> list[str]:

@@ -5,7 +5,7 @@ perf-tests show .benchmarks/MACHINE/0002_NAME.json --against .benchmarks/MACHINE
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests_suite.perf_tests.records.columns import case_rows
 from perf_tests_suite.perf_tests.records.comparison import Baseline, Comparison, refuse_incomparable
 from perf_tests_suite.perf_tests.records.format import Screen, ScreenLine, printable
-from perf_tests_suite.perf_tests.records.record import FAILURES, Json
+from perf_tests_suite.perf_tests.records.record import FAILURES, Json, how_many
 from perf_tests_suite.perf_tests.records.store import announced, read_record, strict_json
 from perf_tests_suite.perf_tests.report.comparison import comparison_lines, painted, width
 from perf_tests_suite.perf_tests.report.ranks import collective_lines, rank_lines, why_damaged
-from perf_tests_suite.perf_tests.report.screens import notice_lines, pass_lines, result_lines, tally_line
+from perf_tests_suite.perf_tests.report.screens import notice_lines, pass_lines, result_lines
 
 
 def comparison_section(comparison: Comparison) -> tuple[str, Sequence[ScreenLine]]:
@@ -25,17 +25,34 @@ def comparison_section(comparison: Comparison) -> tuple[str, Sequence[ScreenLine
     return f"compared with {comparison.baseline.name}", comparison_lines(comparison.rows, width())
 
 
+def _results(record: Json) -> Mapping[str, Sequence[str]]:
+    return {"results": [*result_lines(record, width()), *notice_lines(record)]}
+
+
+def _ranks(record: Json) -> Mapping[str, Sequence[str]]:
+    return {"ranks": rank_lines(record["benchmarks"]), "collectives": collective_lines(record["benchmarks"])}
+
+
+PARTS: tuple[Callable[[Json], Mapping[str, Sequence[str]]], ...] = (_results, _ranks, pass_lines)
+"""The screen from top to bottom, lines by title; what has no lines is left out."""
+
+
+def tally_line(record: Json) -> str:
+    """The last line of a run: how many cases it measured, and of what a reader should know."""
+    flagged = sum(bool(row["extra_info"].get("flags")) for row in record["benchmarks"])
+    failed = sum(row["outcome"] in FAILURES for row in record["outcomes"])
+    counts = {"failed": failed, "flagged": flagged, "not measured": len(record["outcomes"]) - failed}
+    said = ", ".join(f"{count} {words}" for words, count in counts.items())
+    return f"{how_many(len(record['benchmarks']), 'case')} measured, {said}"
+
+
 def shown(record: Json, comparison: Comparison | None = None) -> Screen:
     """Lay out what a record holds; FINDINGS where a case failed in it, or the comparison has failures."""
-    rows = record["benchmarks"]
-    parts = {
-        "results": [*result_lines(record, width()), *notice_lines(record)],
-        "ranks": rank_lines(rows),
-        "collectives": collective_lines(rows),
-        **pass_lines(record),
-    }
     sections: list[tuple[str, Sequence[ScreenLine]]] = [
-        (title, [(printable(line), False) for line in lines]) for title, lines in parts.items() if lines
+        (title, [(printable(line), False) for line in lines])
+        for part in PARTS
+        for title, lines in part(record).items()
+        if lines
     ]
     failures = [] if comparison is None else comparison.failures
     if comparison is not None and comparison.rows:

@@ -5,28 +5,26 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from perf_tests_suite.perf_tests.bench.options import SavingOptions
 from perf_tests_suite.perf_tests.bench.outcomes import outcome_of_report
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession
 from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
-from perf_tests_suite.perf_tests.cases.selected import is_inside, selectable_cases
-from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests_suite.perf_tests.phases import FINE
 from perf_tests_suite.perf_tests.records.columns import case_name
-from perf_tests_suite.perf_tests.records.comparison import Baseline, Comparison
+from perf_tests_suite.perf_tests.records.comparison import Comparison
 from perf_tests_suite.perf_tests.records.format import ScreenLine
-from perf_tests_suite.perf_tests.records.record import Json, how_many, identity_of, ids_of
+from perf_tests_suite.perf_tests.records.record import how_many
 from perf_tests_suite.perf_tests.records.store import DIRTY, encoded, write_whole
 from perf_tests_suite.perf_tests.report.ranks import conclude
 from perf_tests_suite.perf_tests.report.screens import time_line
 from perf_tests_suite.perf_tests.report.show import comparison_section, shown
-from perf_tests_suite.perf_tests.run.ends import TimeLimit, keep_ratio
+from perf_tests_suite.perf_tests.run.ends import TimeLimit
 from perf_tests_suite.perf_tests.run.termination import termination_of
 
 MOST_PRINTED = 4000
@@ -101,7 +99,6 @@ def finish(session: pytest.Session) -> None:
         return
     measuring = suite.workbench.session
     assert measuring is not None
-    keep_ratio(suite.workbench.device, measuring.progress.measured_seconds, measuring.progress.done_predicted_seconds)
     if not measuring.is_complete or measuring.killed_in:
         _finish_for_now(session, suite, run, measuring)
         return
@@ -122,7 +119,7 @@ def finish(session: pytest.Session) -> None:
             f"The record cannot be written: {error}. The journal {measuring.journal.path} holds the whole run; "
             f"free disk space and save it with `{measuring.contents.header['command']}`."
         )
-    run.screen = shown(record, compared(run, record, saving, suite.settings))
+    run.screen = shown(record, None if run.baseline is None else Comparison.of(record, run.baseline))
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
     # A case may have failed in the part of the run that this process resumed.
@@ -140,8 +137,7 @@ def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring
             f"--time-limit {limit.minutes:g} is reached, {how_many(left, 'case')} {'is' if left == 1 else 'are'} left."
         )
         if run.baseline is not None:
-            baseline = Baseline(run.baseline.name, run.baseline.data, False, saving.compare_fail)
-            run.comparison = Comparison.of(measuring.record(), baseline)
+            run.comparison = Comparison.of(measuring.record(), replace(run.baseline, gone_counts=False))
         if session.exitstatus == pytest.ExitCode.OK and run.comparison and run.comparison.failures:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif session.exitstatus == pytest.ExitCode.OK and saving.compare_fail:
@@ -170,22 +166,6 @@ def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring
         )
     if measuring.killed_in and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def compared(run: Run, record: Json, saving: SavingOptions, settings: Settings) -> Comparison | None:
-    """Return how a complete record differs from the baseline, if there is one, without rows outside of its axes."""
-    if run.baseline is None:
-        return None
-    ids = ids_of(record)
-    inside = {
-        kind: [row for row in run.baseline.data[kind] if row[key] in ids or is_inside(identity_of(row), settings)]
-        for kind, key in (("benchmarks", "fullname"), ("outcomes", "id"))
-    }
-    if not run.gone_counts:
-        left_out = selectable_cases(settings) - len(ids)
-        run.notes.append(f"{how_many(left_out, 'case')} of these axes not selected, so not reported as missing.")
-    data = {**run.baseline.data, **inside}
-    return Comparison.of(record, Baseline(run.baseline.name, data, run.gone_counts, saving.compare_fail))
 
 
 def show(terminal: pytest.TerminalReporter) -> None:

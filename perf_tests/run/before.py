@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import chdir
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -26,16 +26,17 @@ from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of
 from perf_tests_suite.perf_tests.bench.workbench import set_up
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.cases.options import PASSES
-from perf_tests_suite.perf_tests.cases.selected import FAMILIES
-from perf_tests_suite.perf_tests.cases.settings import is_typed
+from perf_tests_suite.perf_tests.cases.selected import FAMILIES, is_inside, selectable_cases
+from perf_tests_suite.perf_tests.cases.settings import Settings, is_typed
 from perf_tests_suite.perf_tests.cases.sharing import facts_of_ranks
 from perf_tests_suite.perf_tests.hardware import machine
 from perf_tests_suite.perf_tests.hardware.device import why_less_is_known
 from perf_tests_suite.perf_tests.interleaved.sides import OF_GIT, run_git
 from perf_tests_suite.perf_tests.passes.extra_pass import pass_named
 from perf_tests_suite.perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
+from perf_tests_suite.perf_tests.records.comparison import Baseline
 from perf_tests_suite.perf_tests.records.journal import JournalContents, SilentJournal, unfinished_journals
-from perf_tests_suite.perf_tests.records.record import Json, machine_differences, run_of
+from perf_tests_suite.perf_tests.records.record import Json, how_many, identity_of, machine_differences, run_of
 from perf_tests_suite.perf_tests.records.store import (
     BaselineError,
     StoredRecord,
@@ -143,7 +144,7 @@ def _open_run(
 ) -> list[pytest.Item]:
     """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
     saving, settings, workbench, option = suite.saving, suite.settings, suite.workbench, config.option
-    run = Run(gone_counts=not is_restricted(config))
+    run = Run()
     run.notes += filter(None, (workbench.why_no_health, why_less_is_known()))
     machine_info = machine_info_of(config)
     try:
@@ -155,7 +156,11 @@ def _open_run(
             for item in benchmarks
             if benchmark_of(item).extra_pass is None
         }
-        run.baseline = choose_baseline(run, saving, machine_info, timed)
+        if (chosen := choose_baseline(run, saving, machine_info, timed)) is not None:
+            run.baseline = inside_of_axes(chosen, settings, timed.keys(), not is_restricted(config), saving)
+            if not run.baseline.gone_counts:
+                left_out = how_many(selectable_cases(settings) - len(timed), "case")
+                run.notes.append(f"{left_out} of these axes not selected, so not reported as missing.")
         header = _header(config, suite, [item.nodeid for item in benchmarks], machine_info)
         journal, contents, notes = open_journal(saving.storage, header, option.resume, option.resume_any_driver)
     except (BaselineError, ResumeError, ProfilerBusyError) as error:
@@ -332,6 +337,20 @@ def choose_baseline(
             f"{next(known, 'it has none of these cases')}. Record a baseline with these options first."
         )
     return baseline
+
+
+def inside_of_axes(
+    chosen: StoredRecord, settings: Settings, ids: Set[str], gone_counts: bool, saving: SavingOptions
+) -> Baseline:
+    """Return the record without rows that are neither of the cases with these ids nor inside of the run's axes.
+
+    `gone_counts` is whether a case of it that the run lacks fails the run; not where the user left cases out.
+    """
+    inside = {
+        kind: [row for row in chosen.data[kind] if row[key] in ids or is_inside(identity_of(row), settings)]
+        for kind, key in (("benchmarks", "fullname"), ("outcomes", "id"))
+    }
+    return Baseline(chosen.name, {**chosen.data, **inside}, gone_counts, saving.compare_fail)
 
 
 SHAPES_TABLE = tuple(

@@ -15,7 +15,7 @@ import pytest
 
 from perf_tests_suite.perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, uncaptured
-from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
+from perf_tests_suite.perf_tests.bench.session import Session, benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
 from perf_tests_suite.perf_tests.cases.options import typed_or
@@ -352,6 +352,13 @@ def kept_ratio(device: Device) -> float | None:
     """
     ratio = kept(_file(device), machine_identity(device.torch_device), "pace", float)
     return ratio if ratio is not None and _is_ratio(ratio) else None
+
+
+def keep_pace(suite: Session) -> None:
+    """Keep for the next run's announcement how much longer than predicted the cases of this one took."""
+    if suite.run is not None and (measuring := suite.workbench.session) is not None:
+        progress = measuring.progress
+        keep_ratio(suite.workbench.device, progress.measured_seconds, progress.done_predicted_seconds)
 
 
 def keep_ratio(device: Device, measured_seconds: float, predicted: float) -> None:

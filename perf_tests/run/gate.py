@@ -128,7 +128,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         )
 
     run = GateRun(plan, how_long=how_long)
-    config.pluginmanager.register(GatePlugin(run, watch, unmeasured, workbench.neighbours), "gate")
+    config.pluginmanager.register(GateScreen(run, watch, unmeasured, workbench.neighbours), "gate")
 
 
 def gate_eta(
@@ -176,7 +176,7 @@ def _id_at_base(item: pytest.Item, against: Against) -> str:
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
-class GatePlugin:
+class GateScreen:
     run: GateRun
     watch: GateProgress
     unmeasured: dict[str, str]

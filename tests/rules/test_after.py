@@ -1,6 +1,7 @@
 """After the last case: how a run ends that is complete, interrupted or out of time, and what a failure does to it."""
 
 import signal
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +14,9 @@ from perf_tests_suite.perf_tests.bench.options import SavingOptions
 from perf_tests_suite.perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests_suite.perf_tests.bench.session import Run, benchmark_of
+from perf_tests_suite.perf_tests.records.comparison import Baseline
 from perf_tests_suite.perf_tests.records.journal import Journal, read_journal
-from perf_tests_suite.perf_tests.records.store import StoredRecord, machine_folder
+from perf_tests_suite.perf_tests.records.store import machine_folder
 from perf_tests_suite.perf_tests.run.after import finish, note_report, note_start, shortened
 from perf_tests_suite.perf_tests.run.ends import TimeLimit
 from perf_tests_suite.perf_tests.run.termination import NAME, Termination
@@ -22,7 +24,7 @@ from tests.support.example_cases import SETTINGS, language_model_case
 from tests.support.items import benchmark, stash_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, record, timed
 
-BOTH = StoredRecord(Path("machine/0001_x.json"), record([timed(), timed(BACKWARD)]))
+BOTH = Baseline("machine/0001_x", record([timed(), timed(BACKWARD)]))
 CHECK: Any = SimpleNamespace(fails=lambda now, before: "slower" if now["median"] > 1.5 * before["median"] else None)
 UNCHECKED, CHECKED = (SavingOptions(Path("nowhere"), compare_fail=checks) for checks in ((), (CHECK,)))
 SLOW = timed(FORWARD, [2 * seconds for seconds in TEN_ROUNDS])
@@ -35,8 +37,10 @@ def ended(measuring: MeasuringSession, exit_code: int = 0, **known: Any) -> tupl
     """
     limit = TimeLimit(3, Mock(), Mock(), Mock(), is_reached=known.pop("is_reached", False))
     plugins = {"time limit": limit, NAME: Termination(known.pop("came", None))}
-    run = Run(gone_counts=True, baseline=known.pop("baseline", BOTH))
+    run = Run(known.pop("baseline", BOTH))
     known = {"run": run, "saving": UNCHECKED, "workbench": Mock(session=measuring), "settings": SETTINGS, **known}
+    if run.baseline is not None:
+        run.baseline = replace(run.baseline, checks=known["saving"].compare_fail)
     config = SimpleNamespace(stash=stash_of(**known), pluginmanager=SimpleNamespace(getplugin=plugins.get))
     session: Any = SimpleNamespace(config=config, exitstatus=exit_code)
     finish(session)

@@ -134,10 +134,10 @@ def test_what_should_fail_on_a_slower_case_is_refused_where_none_can_be_compared
     save_record(data, machine_folder(tmp_path), "run")
     saving = SavingOptions(tmp_path, compare=True, compare_with=named, compare_fail=(Mock(),))
     with pytest.raises(BaselineError, match="has nothing to compare with") as caught:
-        choose_baseline(Run(gone_counts=True), saving, machine(), rows_by_id(BOTH))
+        choose_baseline(Run(), saving, machine(), rows_by_id(BOTH))
     assert words in str(caught.value) or named is None
     for selection in (rows_by_id(earlier), {}) if named else (rows_by_id(earlier),):
-        assert choose_baseline(Run(gone_counts=True), saving, machine(), selection) is not None
+        assert choose_baseline(Run(), saving, machine(), selection) is not None
 
 
 WITHOUT_BASELINE: list[tuple[Json | None, Json, str]] = [
@@ -154,7 +154,7 @@ def test_a_comparison_that_was_not_named_says_why_it_has_no_baseline(
 ) -> None:
     if earlier is not None:
         save_record(earlier, machine_folder(tmp_path), "run")
-    run = Run(gone_counts=True)
+    run = Run()
     baseline = choose_baseline(run, SavingOptions(tmp_path, compare=True), machine(**facts), rows_by_id(BOTH))
     assert (baseline is None, [bool(re.search(note, words)) for words in run.notes]) == (
         bool(note),
@@ -169,7 +169,7 @@ def test_a_baseline_of_another_machine_that_was_named_is_refused_by_what_differs
     save_record(ONE, machine_folder(tmp_path), "run")
     saving = SavingOptions(tmp_path, compare=True, compare_with="0001")
     with pytest.raises(BaselineError, match="on another machine, build or setting") as refusal:
-        choose_baseline(Run(gone_counts=True), saving, machine(torch="0.4.1", threads=999), rows_by_id(ONE))
+        choose_baseline(Run(), saving, machine(torch="0.4.1", threads=999), rows_by_id(ONE))
     assert all(words in str(refusal.value) for words in ("here: 999", "here: '0.4.1'"))
 
 
@@ -189,7 +189,7 @@ def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
 
 def test_the_table_is_shown_where_it_is_asked_for_and_has_the_valid_rows_with_a_value_on_each_axis() -> None:
     session = Mock(contents=JournalContents(header(), benchmarks=[timed(FORWARD)]))
-    asked = config(known={"run": Run(gone_counts=True), "workbench": Mock(session=session)})
+    asked = config(known={"run": Run(), "workbench": Mock(session=session)})
     rows = [{**timed(FORWARD), "params": {"model_size": "tiny"}}, timed(BACKWARD)]
     asked.invocation_params.args = ["--benchmark-sort=name"]
     run_before.prepare_table(asked, rows)

@@ -90,7 +90,7 @@ def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: Measuring
     assert measuring.is_complete
     assert [row["fullname"] for row in measuring.record()["benchmarks"]] == [FORWARD, BACKWARD, FULL_STEP]
     path = save_record(measuring.record(), machine_folder(tmp_path), "name")
-    run, saving = Run(gone_counts=True), SavingOptions(tmp_path, compare=True)
+    run, saving = Run(), SavingOptions(tmp_path, compare=True)
     found = choose_baseline(run, saving, machine(), rows_by_id(record([timed()])))
     assert found is None, "it is no baseline of itself"
     again = MeasuringSession(measuring.journal, measuring.contents, Progress(None))

@@ -14,7 +14,7 @@ from perf_tests_suite.perf_tests.gate.statistics import ClockDecision
 from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
 from perf_tests_suite.perf_tests.interleaved.measuring import GateProgress
 from perf_tests_suite.perf_tests.interleaved.run import GatePlan, GateRun
-from perf_tests_suite.perf_tests.run.gate import VERDICT, GatePlugin, gate_eta
+from perf_tests_suite.perf_tests.run.gate import VERDICT, GateScreen, gate_eta
 from tests.support.example_cases import SETTINGS, attention_case
 from tests.support.items import benchmark
 
@@ -26,14 +26,14 @@ RISEN = [ExactResult(CASE_ID, "saved_bytes", 100, 101, Verdict.MORE), ExactResul
 COMMAND = "--against 0123456789ab"
 
 
-def plugin(row: CaseResult | None, verdict: RunVerdict, *risen: ExactResult, summary: Path | None = None) -> GatePlugin:
+def plugin(row: CaseResult | None, verdict: RunVerdict, *risen: ExactResult, summary: Path | None = None) -> GateScreen:
     """The plugin after a run with this outcome; without a row, its only case was not tried."""
     plan = Mock(spec=GatePlan, against=Against("main", None, 15.0, "pass", summary), rules=Rules())
     run = GateRun(plan, paths=[Path("samples.jsonl")])
     run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}
     rows, clock = [row] if row else [], ClockDecision("wall", 0.01, None)
     run.result = GateResult(verdict, "it is so", rows, [*risen], None, None, {}, clock, None, (6, 10))
-    return GatePlugin(run, GateProgress(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
+    return GateScreen(run, GateProgress(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
 
 
 @pytest.mark.parametrize(

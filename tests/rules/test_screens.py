@@ -10,7 +10,8 @@ from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.format import MIB
 from perf_tests_suite.perf_tests.records.measured import KINDS
 from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json
-from perf_tests_suite.perf_tests.report.screens import WIDTH, pass_lines, result_lines, tally_line, time_line
+from perf_tests_suite.perf_tests.report.screens import WIDTH, pass_lines, result_lines, time_line
+from perf_tests_suite.perf_tests.report.show import tally_line
 from tests.support import synthetic
 from tests.support.synthetic import BACKWARD, FORWARD, record, remembered, timed, untimed, warmed, with_passes
 

@@ -28,9 +28,10 @@ from perf_tests_suite.perf_tests.phases import FINE, USAGE
 from perf_tests_suite.perf_tests.predict import machine as machine_ceilings
 from perf_tests_suite.perf_tests.predict.machine import machine_identity
 from perf_tests_suite.perf_tests.records import store
+from perf_tests_suite.perf_tests.records.comparison import Comparison
 from perf_tests_suite.perf_tests.records.record import Json, unpacked, why_not_a_record
 from perf_tests_suite.perf_tests.report.comparison import comparison_lines
-from perf_tests_suite.perf_tests.run import after, before
+from perf_tests_suite.perf_tests.run import before
 from tests.support import example_cases, simulated_launches, synthetic
 from tests.support.damage import CSV, JSON, LINES, PIPED, ROOT, SQLITE, TAR, TOML, Reader
 from tests.support.synthetic_nsys import one_layer
@@ -172,11 +173,10 @@ def compared(words: list[str]) -> int:
     """Compare as --benchmark-compare does before the first case of a run, and at its end."""
     record = json.loads(dated(8, "head"))
     del record["benchmarks"][1:]
-    run = Run(gone_counts=True, record=record)
-    saving = SavingOptions(Path(words[0]), compare=True)
-    run.baseline = before.choose_baseline(run, saving, record["machine_info"], store.rows_by_id(record))
-    comparison = after.compared(run, record, saving, SETTINGS)
-    assert comparison is not None
+    run, saving, selection = Run(), SavingOptions(Path(words[0]), compare=True), store.rows_by_id(record)
+    chosen = before.choose_baseline(run, saving, record["machine_info"], selection)
+    assert chosen is not None
+    comparison = Comparison.of(record, before.inside_of_axes(chosen, SETTINGS, selection.keys(), True, saving))
     print(*run.notes, *comparison_lines(comparison.rows, 120), sep="\n")
     return FINE
 
