@@ -371,6 +371,7 @@ def page_of(report: Report) -> str:
     cells = [cell for one in report.shown for cell in one.cells]
     over_time = (CaseRow(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)
     cases = {cell.case: blocks.tags_of(cell) for cell in (*cells, *over_time)}
+    choices, stored = blocks.choices_of(cells), blocks.stored_data(figures, cases)
     eras = [
         changes.era_data(era, n, pair)
         for n, (era, pair) in enumerate(zip(report.eras, report.pairs, strict=True), 1)
@@ -378,9 +379,9 @@ def page_of(report: Report) -> str:
     ]
     template: Any = environment().get_template("page.html.jinja").module
     document: str = template.document(
-        title=TITLE, choices=blocks.choices_of(cells), style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        title=TITLE, choices=choices, style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         sections=[(folded, list(some)) for folded, some in groupby(sections, key=lambda section: section["folded"])],
-        data=without_nan({**blocks.stored_data(figures, cases), "eras": eras, "tones": changes.TONES}),
+        data=without_nan({**stored, "eras": eras, "tones": changes.TONES}),
         drawing=Markup(plotly()) if figures or eras else "",
         program=Markup((HERE / "page.js").read_text(encoding="utf-8")),
     )  # fmt: skip
