@@ -484,10 +484,10 @@ HONEST = (
             linear(lambda x, w: F.linear(x.double(), w.double()).to(x.dtype))),
     Planted("embedding by index_select", GRADIENTS, EMBED, embedding(
         lambda tokens, table: table.index_select(0, tokens.flatten()).view(*tokens.shape, -1))),
-    Planted("attention by halves of the queries", TILES, NAIVE, of_attention(
-        lambda attend, q, k, v: torch.cat([attend(q[..., :300, :], k[..., :300, :], v[..., :300, :]),
-                                           attend(q, k, v)[..., 300:, :]], -2))),
-    Planted("attention in float64", TILES, SDPA, of_attention(
+    Planted("attention by parts of the queries", ACROSS, NAIVE, of_attention(
+        lambda attend, q, k, v: torch.cat([attend(q[..., :100, :], k[..., :100, :], v[..., :100, :]),
+                                           attend(q, k, v)[..., 100:, :]], -2))),
+    Planted("attention in float64", ACROSS, SDPA, of_attention(
         lambda attend, q, k, v: attend(q.double(), k.double(), v.double()).to(v.dtype))),
     Planted("update by hand", CLIPS, UPDATE, update()),
     Planted("step without marks", FIRST_STEP, STEP, full_step()),
