@@ -41,9 +41,6 @@ def swap(line: str, old: str, *new: str) -> tuple[Change, ...]:
 
 
 EQUIVALENT = {
-    "no GPU has a compute capability below 1.0": swap(
-        'needed = (8, 0) if precision.float32_matmul_precision != "highest" else (0, 0)', "(0, 0)", "(1, 0)", "(0, 1)"
-    ),
     "the name of an architecture holds one underscore, and no X": (
         *swap('kind, _, name = architecture.partition("_")', "partition", "rpartition"),
         *swap('number = name.rstrip("af")', "af", "XXafXX"),
