@@ -23,8 +23,9 @@ from perf_tests_suite.perf_tests.bench.models import load_attentions
 from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.hardware import bound
-from perf_tests_suite.perf_tests.hardware.bound import ProcessClock, bind, late_work, put_back, shares_memory, unbind
+from perf_tests_suite.perf_tests.hardware.bound import bind, late_work, put_back, shares_memory, unbind
 from perf_tests_suite.perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.hardware.clocks import ProcessClock
 from tests.support.example_cases import CPU, attention_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
