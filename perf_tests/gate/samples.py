@@ -4,10 +4,11 @@ The first line is the header:
 
     {"format_version": 1, "kind": "gate-samples", "started": ISO time,
      "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
-     "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ...", "engine": number in `ENGINES`}
+     "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ...", "engine": number in `ENGINES`,
+     "tests": {"root", "at_base": [id, ...]}}
 
 where `accepted` (limits of `gate.verdicts`), `options`, what else to type to measure a case again, and `engine` may be
-left out.
+left out. `tests` is there where the cases are tests of the user's: their rootdir, and those that base had of its own.
 
 A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its cases:
 
@@ -425,7 +426,9 @@ class GateSamples:
         for name in SIDES:
             if not isinstance(header.get(name), dict) or not isinstance(header[name].get("label"), str):
                 raise ValueError(f"its {name!r} has no label")
-        defaults: Json = {"machine_info": None, "settings": None, "accepted": [], "options": "", "engine": 1}
+        defaults: Json = {
+            "machine_info": None, "settings": None, "accepted": [], "options": "", "engine": 1, "tests": {},
+        }  # fmt: skip
         for key, default in defaults.items():
             kind = dict if default is None else type(default)
             if type(header.get(key, default)) is not kind:

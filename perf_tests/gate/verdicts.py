@@ -403,8 +403,19 @@ def contamination(samples: GateSamples, rules: Rules) -> str:
 
 
 def why_never_compared(cases: Sequence[CaseResult], samples: GateSamples) -> str:
-    """Say why base, which failed, was compared in no case; empty where it was in one, or only lacks them."""
+    """Say why base, which failed, was compared in no case; empty where it was in one, or only lacks them.
+
+    Of tests of the user's, why it was not in one that base had, or in any.
+    """
     failed = [row for row in samples.of(NoTiming) if row.side == "base" and LOST[row.outcome] == Verdict.FAILED]
+    tests, verdicts = samples.header.get("tests", {}), {row.id: row.verdict for row in cases}
+    for row in failed:
+        if row.case in tests.get("at_base", ()) and verdicts[row.case] == Verdict.NEW:
+            reason = row.reason.strip().rstrip(".")
+            return f"base has {row.case}, and head's version of the test does not run on base's code: {reason}"
+    lost = {row.case for row in samples.of(NoTiming)}
+    if tests and all(row.verdict == Verdict.NOT_MEASURED and row.id in lost for row in cases):
+        return "no test could be measured"
     if not failed or any(row.verdict not in (Verdict.NEW, Verdict.NOT_MEASURED) for row in cases):
         return ""
     reason = failed[0].reason.strip().rstrip(".")

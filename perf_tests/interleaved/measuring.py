@@ -70,6 +70,10 @@ MOST_DEATHS = 2
 # At least 4 quadruples, because the Hodges-Lehmann centre of fewer withstands no wild value. At most 64, because
 # launches differ by more than further rounds of one launch would sharpen.
 FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 64
+ROUND_SECONDS = 0.005
+"""Calls of a test that take less are grouped: a round this long dwarfs the clock, and the messages around a turn."""
+MOST_SET_UP = 10
+"""How many times that a round of grouped calls may take with what is set up for each."""
 QUADRUPLES_SECONDS = {1: 0.5, 2: 1.5}
 """Seconds by stage: the time that all rounds of one case in one pair should take, unmeasured ones included.
 
@@ -153,6 +157,12 @@ def quadruple_count(stage: int, quadruple_seconds: float) -> int:
     return max(FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))
 
 
+def calls_of_a_round(call_seconds: float, whole_seconds: float) -> int:
+    """How many calls of a test of the user's one round times, of which each takes `whole_seconds` with its set-up."""
+    wanted = math.ceil(ROUND_SECONDS / max(call_seconds, 1e-9))
+    return max(1, min(wanted, math.floor(MOST_SET_UP * ROUND_SECONDS / max(whole_seconds, 1e-9))))
+
+
 def is_disturbed(seconds: Iterable[Sequence[float]]) -> bool:
     """Whether the rounds of a quadruple, those of each side apart, differ by more than calm ones do."""
     return any(math.log(max(of_side) / min(of_side)) > DISTURBED for of_side in seconds)
@@ -178,6 +188,16 @@ class CaseEndedError(Exception):
         self.answer = answer
 
 
+class Printed:
+    """What a terminal of pytest's does, where pytest does not run."""
+
+    def ensure_newline(self) -> None:
+        pass
+
+    def write_line(self, line: str) -> None:
+        print(line, flush=True)
+
+
 @dataclass
 class GateProgress:
     """Shows the progress of the run: on a rewritten `line`, or without one as a line per launch pair.
@@ -185,7 +205,7 @@ class GateProgress:
     Raises OutOfTimeError where the run must end before the pair or case that begins.
     """
 
-    terminal: pytest.TerminalReporter | None
+    terminal: pytest.TerminalReporter | Printed | None
     line: Line | None
     screen_pairs: int
     seconds: float
@@ -261,6 +281,8 @@ class Measuring:
     """The interpreter of base where it is another one."""
     left_out: set[str] = field(default_factory=set)
     """Cases that a side cannot measure; each has its outcome in the file."""
+    calls: dict[str, int] = field(default_factory=dict)
+    """Calls in a round of a test of the user's: the same on both sides, in all pairs."""
     idle_cpu_seconds: float = 0.0
     """CPU time that workers used while they waited; it should be close to 0."""
     turns: int = 0
@@ -404,6 +426,9 @@ class Measuring:
         line = None
         if all("warm" in answer for answer in answers.values()):
             round_seconds = min(answer["round_seconds"] for answer in answers.values())
+            if all("call_seconds" in answer for answer in answers.values()):
+                call_seconds = min(answer["call_seconds"] for answer in answers.values())
+                round_seconds *= self.calls.setdefault(case, calls_of_a_round(call_seconds, round_seconds))
             try:
                 with self._on_the_same_cores(case) as cores:
                     line = {**self._measure_rounds(case, round_seconds), "cores": cores}
@@ -449,10 +474,10 @@ class Measuring:
         orders = draw_quadruples(self.seed, pair, case, max(count, FEWEST_QUADRUPLES))
         if unmeasured:
             for order in orders[:SETTLING_QUADRUPLES]:
-                self._measure_quadruple(order, unmeasured, patience_seconds)
+                self._measure_quadruple(case, order, unmeasured, patience_seconds)
         quadruples = []
         for order in orders:
-            quadruples.append(self._measure_quadruple(order, unmeasured, patience_seconds))
+            quadruples.append(self._measure_quadruple(case, order, unmeasured, patience_seconds))
             # A calm long quadruple says enough; a disturbed one gets the fewest that others get.
             if count == len(quadruples) == 1:
                 # CPU time, which a neighbour moves least, where it was read.
@@ -471,10 +496,13 @@ class Measuring:
         seconds = {name: [q[name] for q in quadruples] if name in quadruples[0] else None for name in clocks}
         return {"stage": stage, "pair": pair, "case": case, "orders": orders, **seconds}
 
-    def _measure_quadruple(self, order: str, unmeasured: int, patience_seconds: float) -> dict[str, list[float]]:
+    def _measure_quadruple(
+        self, case: str, order: str, unmeasured: int, patience_seconds: float
+    ) -> dict[str, list[float]]:
         quadruple: dict[str, list[float]] = {}
         for side, rounds in turns(order):
-            answer = self._turn(side, {"rounds": rounds, "unmeasured": unmeasured}, patience_seconds)
+            request = {"rounds": rounds, "unmeasured": unmeasured, "calls": self.calls.get(case, 1)}
+            answer = self._turn(side, request, patience_seconds)
             for clock in ("seconds", "cpu_seconds"):
                 if answer[clock] is not None:
                     quadruple.setdefault(f"{side}_{clock}", []).extend(answer[clock])
@@ -515,7 +543,7 @@ def launched(
     """Start both workers and send them what to collect; both are ended on every exit."""
     workers: dict[Side, WorkerProcess] = {}
     try:
-        for side in SIDES[::-1] if draw.head_starts_first else SIDES:
+        for side in filter(tasks.__contains__, SIDES[::-1] if draw.head_starts_first else SIDES):
             tree, python = (trees.base, python_of_base) if side == "base" else (trees.head, None)
             environment = {
                 **environment_of_side(trees.repository, tree),

@@ -29,6 +29,7 @@ from perf_tests_suite.perf_tests.gate.samples import (
     SIDES,
     End,
     EndReason,
+    Event,
     ExactFinding,
     GateSamples,
     Incomparable,
@@ -88,6 +89,22 @@ IDLE_SECONDS_LIMIT = 0.002
 
 
 @dataclass(frozen=True)
+class TheirTest:
+    """A pytest-benchmark test of the user's."""
+
+    group: str | None
+    module: str
+    """The node id of what it stands in, a module or a class, whose tests are measured side by side."""
+
+    def identity(self) -> Json:
+        return asdict(self)
+
+    @property
+    def built_from(self) -> tuple[str]:
+        return (self.module,)
+
+
+@dataclass(frozen=True)
 class GatePlan:
     """Everything that a gate run depends on, except its random seed."""
 
@@ -96,8 +113,9 @@ class GatePlan:
     against: Against
     base: Commit | None
     """None where base is the working tree too, under another option."""
-    settings: Settings
-    cases: Mapping[str, Case]
+    settings: Settings | None
+    """None for tests of the user's."""
+    cases: Mapping[str, Case | TheirTest]
     """Head's cases by node id; those of one model are neighbours."""
     ids_at_base: Mapping[str, str]
     """Base's node id of each."""
@@ -110,10 +128,30 @@ class GatePlan:
     python_of_base: "OtherPython | None" = None
     environment: Mapping[str, str] = field(default_factory=lambda: {**os.environ})
     """Variables as they were before code of either side ran in this process: head's may have set some."""
+    tests: Sequence[str] | None = None
+    """The user's files, folders and node ids, seen from where this was started; None for cases of the suite."""
+    words: Sequence[str] = ()
+    """What else their pytest is given."""
+    root: str = "."
+    """Their rootdir, seen from where this was started."""
+    cores: int | None = None
+    """Cores that rounds of the user's tests keep busy."""
 
     @property
     def seconds(self) -> float:
         return 60 * self.against.minutes
+
+    @property
+    def python_path(self) -> str | None:
+        """The interpreter of base where it is another one."""
+        return None if self.python_of_base is None else self.python_of_base.path
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of a worker that is bound to cores; None on a GPU, whose host is not."""
+        if self.settings is None:
+            return self.cores
+        return self.settings.threads if self.settings.device_type == "cpu" else None
 
 
 @dataclass
@@ -126,6 +164,10 @@ class GateRun:
     """The first line of the judged samples."""
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    known: list[Event] = field(default_factory=list)
+    """What is known of the cases before any is measured."""
+    had: frozenset[str] = frozenset()
+    """Tests of the user's that base had of its own."""
     why_measured: dict[str, str] = field(default_factory=dict)
     """Why each case is not shown to run the same program on both sides, empty where it is; none where not asked."""
     what_changed: list[str] = field(default_factory=list)
@@ -134,15 +176,21 @@ class GateRun:
     """Says how long it takes to measure these cases."""
 
 
-def run_gate(run: GateRun, watch: GateProgress) -> None:
-    """Measure and judge. A contaminated run is repeated once.
+Compare = Callable[[GateRun, Trees, GateProgress], None]
+"""Finds what of a run need not be measured, before anything is."""
+
+
+def run_gate(run: GateRun, watch: GateProgress, compare: Compare | None = None) -> None:
+    """Measure and judge. A contaminated run is repeated once. By default the cases are the suite's.
 
     Raises TreeError, UnmeasurableError and OSError.
 
     Whatever interrupts it keeps the samples, ends the workers, removes the trees and propagates.
     """
     with planted(run.plan.repository, run.plan.base) as trees, _environment(run.plan.environment):
-        _compare_programs(run, trees, watch)
+        (compare or compare_programs)(run, trees, watch)
+        if run.why_measured:
+            watch.say(comparison_sentence(run.why_measured))
         left = [case for case in run.plan.cases if run.why_measured.get(case) != ""]
         if left and run.how_long is not None and run.plan.seconds:
             watch.say(run.how_long(left))
@@ -153,7 +201,8 @@ def run_gate(run: GateRun, watch: GateProgress) -> None:
         if run.plan.python_of_base is None:  # of two builds every operation may differ
             other = run.plan.against.other_option
             values = {} if other is None else {other.axis: other.value}
-            run.what_changed = what_changed(run.result, run.plan.cases, values, trees)
+            ours = {name: case for name, case in run.plan.cases.items() if isinstance(case, Case)}
+            run.what_changed = what_changed(run.result, ours, values, trees) if ours else []
 
 
 @contextmanager
@@ -169,8 +218,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _compare_programs(run: GateRun, trees: Trees, watch: GateProgress) -> None:
-    """Find the cases whose program is the same on both sides, which are not measured; tell why the others are."""
+def compare_programs(run: GateRun, trees: Trees, _: GateProgress) -> None:
+    """Find the cases whose program is the same on both sides, which are not measured, and why the others are."""
     plan = run.plan
     if plan.against.measures_same or plan.base is None or plan.against.other_option or plan.python_of_base:
         return
@@ -180,15 +229,14 @@ def _compare_programs(run: GateRun, trees: Trees, watch: GateProgress) -> None:
         run.notes.append(
             f"The suite itself changed ({some_of(ours)}): not judged, because head's copy of it measures both sides."
         )
-    why, files = _why_all_measured(plan, trees, changed), differing(trees.base, trees.head)
+    why, files = why_all_measured(plan, trees, changed), differing(trees.base, trees.head)
     if why is None and files:
         run.why_measured = _programs_differ(run, trees, files)
     else:
         run.why_measured = dict.fromkeys(plan.cases, why or "")
-    watch.say(_comparison_sentence(run.why_measured))
 
 
-def _comparison_sentence(why_measured: Mapping[str, str]) -> str:
+def comparison_sentence(why_measured: Mapping[str, str]) -> str:
     """Return how many cases are the same program, and what makes the rest another one, most cases first."""
     reasons = Counter(why.rstrip(".") for why in why_measured.values() if why)
     measured = sum(reasons.values())
@@ -207,7 +255,7 @@ def _comparison_sentence(why_measured: Mapping[str, str]) -> str:
     )
 
 
-def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
+def why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
     """Why no case is shown to be the same, of what lies in neither tree."""
     submodules = [name for name, is_submodule in changed.items() if is_submodule]
     if submodules:
@@ -231,7 +279,7 @@ def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool])
 def _programs_differ(run: GateRun, trees: Trees, files: Sequence[str]) -> dict[str, str]:
     """Return why each case is measured, by what both workers ran and read; empty for the same program."""
     plan = run.plan
-    tasks: dict[Side, Json] = {side: {**task, "is_rehearsal": True} for side, task in _tasks(plan).items()}
+    tasks: dict[Side, Json] = {side: {**task, "is_rehearsal": True} for side, task in tasks_of(plan).items()}
     why: dict[str, str] = {}
     try:
         with launched(trees, tasks, draw_pair(0, 0)) as workers:
@@ -244,7 +292,7 @@ def _programs_differ(run: GateRun, trees: Trees, files: Sequence[str]) -> dict[s
             for worker in workers.values():
                 worker.send({"order": order})
             answers = receive_all(workers)
-            code = _why_code_differs(trees, answers, files)
+            code = why_code_differs(trees, answers, files)
             why |= {case: code or _why_operations_differ(answers, case) for case in order}
             same = [case for case in order if not why[case]]
             if same and not all(map(is_document, files)):
@@ -254,7 +302,7 @@ def _programs_differ(run: GateRun, trees: Trees, files: Sequence[str]) -> dict[s
     return {case: why[case] for case in plan.cases}
 
 
-def _why_code_differs(trees: Trees, answers: Mapping[Side, Json], files: Sequence[str]) -> str | None:
+def why_code_differs(trees: Trees, answers: Mapping[Side, Json], files: Sequence[str]) -> str | None:
     base = ObservedTree(trees.base, Observation.of(answers["base"]))
     return why_not_the_same(base, ObservedTree(trees.head, Observation.of(answers["head"])), files)
 
@@ -279,7 +327,7 @@ def _why_differs_once(
         code = None
     else:
         unplayed = {**answers["base"]["unplayed"], **answers["head"]["unplayed"]}
-        code = _why_code_differs(trees, answers, files)
+        code = why_code_differs(trees, answers, files)
     for reason, count in Counter(unplayed.values()).items():
         run.notes.append(
             f"{how_many(count, 'case')} could not run a round on real tensors ({reason.rstrip('.')}), so that what "
@@ -290,19 +338,21 @@ def _why_differs_once(
 
 def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateResult:
     plan, seed = run.plan, secrets.randbits(32)
-    why_not_counted = _why_not_counted(plan, trees)
-    run.header, notes = _header(plan, trees, seed)
+    why_not_counted = _why_not_counted(plan, trees) if plan.tests is None else None
+    run.header, notes = _header(run, trees, seed)
     notes += [] if why_not_counted is None else [why_not_counted]
     run.notes = [*dict.fromkeys((*run.notes, *notes))]
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
     path = plan.storage / "gate" / f"{stamp}_{plan.base.short_hash if plan.base else 'working-tree'}.jsonl"
     samples_file = SamplesFile(path, run.header)
     run.paths.append(path)
+    for event in run.known:
+        samples_file.append(event.to_line())
     for case, why in run.why_measured.items():
         samples_file.append((Measured(case, why) if why else Same(case)).to_line())
     measuring = Measuring(
         trees=trees,
-        tasks=_tasks(plan),
+        tasks=tasks_of(plan),
         ids_on_side={"base": plan.ids_at_base, "head": {case: case for case in plan.cases}},
         identities={case_id: case.identity() for case_id, case in plan.cases.items()},
         seed=seed,
@@ -310,11 +360,11 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateR
         watch=watch,
         differing_fields=frozenset({plan.against.other_option.identity_field} if plan.against.other_option else ()),
         # None where the scheduler places the threads.
-        threads=plan.settings.threads if plan.settings.device_type == "cpu" and can_bind() else None,
-        python_of_base=plan.python_of_base.path if plan.python_of_base else None,
+        threads=plan.threads if can_bind() else None,
+        python_of_base=plan.python_path,
     )
     try:
-        if why_not_counted is None:
+        if why_not_counted is None and plan.tests is None:  # theirs were counted as they were rehearsed
             measuring.count([case for case in plan.cases if run.why_measured.get(case) != ""])
         end = _measure_until_decided(run, measuring)
         if (file := trees.written()) is not None:
@@ -329,7 +379,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateR
     finally:
         with suppress(OSError):
             samples_file.close()
-    if plan.settings.device_type == "cpu" and measuring.threads is None:
+    if plan.threads is not None and measuring.threads is None:
         run.notes.append(
             "This machine does not allow binding processes to cores, so a neighbour can slow one side alone and "
             "figures are noisier."
@@ -347,6 +397,8 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
     """Measure pair after pair; why it stopped."""
     plan, start, pair = run.plan, time.monotonic(), 0
     samples = measuring.samples_file.samples
+    if samples.of(Incomparable):
+        return "finished"
     while plan.seconds:
         has_failed = plan.most_failures and len(failed_cases(samples, plan.rules)) >= plan.most_failures
         if has_failed or measuring.trees.written() is not None:
@@ -432,17 +484,21 @@ def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
     return None
 
 
-def _tasks(plan: GatePlan) -> dict[Side, Json]:
+def tasks_of(plan: GatePlan) -> dict[Side, Json]:
     """What each side's worker is told: settings, test files, and where the code under test lies."""
     repository = plan.repository
+    if plan.tests is not None:
+        return {side: {"words": [*plan.tests, *plan.words], "repository": repository.as_json} for side in SIDES}
+    assert plan.settings is not None
     names = {case_id.partition("::")[0] for case_id in plan.cases}
     files = sorted(name if repository.holds_suite else str(SUITE / name) for name in names)
     sides: dict[Side, Settings] = {"base": plan.against.settings_of_base(plan.settings), "head": plan.settings}
     return {side: {"settings": sent(sides[side]), "files": files, "repository": repository.as_json} for side in SIDES}
 
 
-def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
+def _header(run: GateRun, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     """The first line of the samples, and notes on it."""
+    plan = run.plan
     # Of two settings both sides are the working tree, in which nothing expires. Git may ignore head's file.
     of_base = [] if plan.base is None else read_accepted_of_base(trees.base / ".benchmarks" / FILE_NAME)
     accepted, notes = effective(read_accepted(plan.repository.root / ".benchmarks" / FILE_NAME), of_base)
@@ -471,10 +527,11 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
             "minutes": plan.against.minutes,
             "layout_seed": seed,
             "worker_environment": STEADY,
-            "suite": asdict(plan.settings),
+            "suite": {} if plan.settings is None else asdict(plan.settings),
         },
         "options": plan.options,
         **({} if plan.repository.holds_suite else {"suite": str(SUITE)}),
+        **({} if plan.tests is None else {"tests": {"root": plan.root, "at_base": sorted(run.had)}}),
         "cases": [{"id": case_id, "identity": case.identity()} for case_id, case in plan.cases.items()],
         "started": datetime.now(UTC).isoformat(),
         "accepted": [asdict(entry) for entry in accepted],

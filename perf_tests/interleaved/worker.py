@@ -23,6 +23,13 @@ def main() -> int:
         tree, where = Path(task["tree"]), task["repository"]
         suite = [tree / "perf_tests"] if where["holds_suite"] else []
         recorder = Recorder(tree, suite) if task.get("is_rehearsal") else None
+        if "words" in task:  # tests of the user's
+            from perf_tests_suite.perf_tests.interleaved.their_side import serve_tests
+
+            take_files_from(Tree.of(tree, where))
+            if trouble := serve_tests(channel, task, recorder):
+                channel.send({"cannot": trouble})
+            return 0
         if absent := _why_not_this_tree(task):
             channel.send({"absent": absent})
             return 0

@@ -10,6 +10,7 @@ samples.
 import argparse
 import json
 import math
+import os
 import re
 import shlex
 from collections import Counter
@@ -267,6 +268,9 @@ def reproduce_command(case_id: str, header: Json, minutes: float | None = None) 
     typed = header.get("options") or f"--against {base_revision(header)}"
     if minutes is not None:
         typed = f"{re.sub(r'--gate-minutes[= ][^ ]+ ?', '', typed)} --gate-minutes {math.ceil(minutes)}"
+    if tests := header.get("tests"):
+        place = os.path.normpath(f"{tests.get('root')}/{case_id}")
+        return f"{named.program()} run {shlex.quote(place)} {shlex.join(shlex.split(typed))}"
     options, suite = shlex.split(typed), Path(header.get("suite") or named.SUITE)
     if options[:2] == named.CONFIGURED:
         return named.as_typed_here([*named.CONFIGURED, f"{named.SUITE}/{case_id}", *options[2:]])

@@ -260,36 +260,47 @@ class GateScreen:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        result, summary = self.run.result, self.run.plan.against.summary
-        if result is None:
-            return
-        tell(result.bisect_code)
-        if result.exit_code:
-            session.exitstatus = result.exit_code
-        if result.verdict == RunVerdict.UNFINISHED:
-            self.run.notes.append("An unfinished gate is not a success; give it more minutes or fewer cases.")
-        if summary is not None:
-            try:
-                text = markdown(result, self.run.header, self.run.plan.rules)
-                text += "".join(f"* {in_markdown(line)}\n" for line in self.run.what_changed)
-                write_whole(summary, text.encode())
-            except OSError as error:
-                self.run.notes.append(f"--gate-summary {summary} cannot be written: {error}.")
+        if code := finish(self.run):
+            session.exitstatus = code
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        lines = ["No verdict: the run did not finish."]
-        if self.run.result is not None:
-            lines = report_lines(self.run.result, self.run.header, self.run.plan.rules)
-            limits = limits_to_accept(self.run.result, base_revision(self.run.header))
-            if limits:
-                stem = self.run.paths[-1].name.partition(".")[0]
-                self.run.notes.append(offer_entries(limits, self.run.paths[-1].with_name(f"{stem}_accept.toml")))
-        for path in self.run.paths[-1:]:
-            typed = shlex.quote(os.path.relpath(path))
-            self.run.notes.append(f"Samples: {path}. Judge them again with `{program()} replay {typed}`.")
+        lines = ending_lines(self.run)
         terminalreporter.section("gate", sep="-")
-        for line in (*lines[:-1], *self.run.what_changed, *lines[-1:], *self.run.notes, *search_lines(self.run)):
+        for line in lines:
             terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))
+
+
+def finish(run: GateRun) -> int:
+    """Tell git and write the summary where they are asked for; the exit code of what was judged."""
+    result, summary = run.result, run.plan.against.summary
+    if result is None:
+        return 0
+    tell(result.bisect_code)
+    if result.verdict == RunVerdict.UNFINISHED:
+        run.notes.append("An unfinished gate is not a success; give it more minutes or fewer cases.")
+    if summary is not None:
+        try:
+            text = markdown(result, run.header, run.plan.rules)
+            text += "".join(f"* {in_markdown(line)}\n" for line in run.what_changed)
+            write_whole(summary, text.encode())
+        except OSError as error:
+            run.notes.append(f"--gate-summary {summary} cannot be written: {error}.")
+    return result.exit_code
+
+
+def ending_lines(run: GateRun) -> list[str]:
+    """Everything for a terminal at the end of a run, with where its samples and what may be accepted lie."""
+    lines = ["No verdict: the run did not finish."]
+    if run.result is not None:
+        lines = report_lines(run.result, run.header, run.plan.rules)
+        limits = limits_to_accept(run.result, base_revision(run.header))
+        if limits:
+            stem = run.paths[-1].name.partition(".")[0]
+            run.notes.append(offer_entries(limits, run.paths[-1].with_name(f"{stem}_accept.toml")))
+    for path in run.paths[-1:]:
+        typed = shlex.quote(os.path.relpath(path))
+        run.notes.append(f"Samples: {path}. Judge them again with `{program()} replay {typed}`.")
+    return [*lines[:-1], *run.what_changed, *lines[-1:], *run.notes, *search_lines(run)]
 
 
 def search_lines(run: GateRun) -> list[str]:
@@ -308,6 +319,7 @@ def search_lines(run: GateRun) -> list[str]:
     case = next(iter([row.id for row in result.cases if row.verdict == Verdict.SLOWER] + risen), "")
     options = shlex.split(re.sub(r"--against[= ]\S+", "", plan.options))
     options = options[2:] if options[:2] == CONFIGURED else options
+    case = case if plan.tests is None else os.path.normpath(f"{plan.root}/{case}")
     typed = shlex.join(["run", case.removeprefix("perf_tests/"), *options, "--against", base.short_hash, "--bisect"])
     lines, command = [f"Which of {between} commits is it? Type in {root}:"], program()
     if plan.repository.holds_suite:  # what measures must not be what git checks out

@@ -397,12 +397,36 @@ def _other_repository_around(folder: Path) -> Path | None:
     return None if not is_installed(SUITE) and mine == _top_of(SUITE / "it") else mine
 
 
+def repository_around(places: Sequence[str], folder: Path, is_built: bool) -> Repository:
+    """Return the repository of the user's test files and folders, seen from `folder`.
+
+    Of code that `is_built` for each side the interpreter has it; any other is found from the top folder, from
+    `folder` and in a `src` in there. Raises ValueError with one sentence where two repositories hold them.
+    """
+    paths = [Path(place).resolve() for place in places]
+    roots = [_top_of(path / "it" if path.is_dir() else path) or path.parent for path in paths]
+    if len(set(roots)) > 1:
+        raise ValueError(f"{places[0]} lies in {roots[0]}, and another in {min(set(roots) - {roots[0]})}; gate each.")
+    root, here = roots[0], folder.resolve()
+    around = [place for place in (here, root) if place.is_relative_to(root)]
+    entries = [*(place / "src" for place in around if (place / "src").is_dir()), *around]
+    entries += [path for entry in sys.path if entry and (path := Path(entry).resolve()).is_relative_to(root)]
+    return Repository(
+        root,
+        holds_suite=False,
+        named=tuple(places),
+        files=tuple(path.relative_to(root) for path in paths if path.is_file()),
+        folder=here,
+        import_path=() if is_built else tuple(dict.fromkeys(entry for entry in entries if not is_installed(entry))),
+    )
+
+
 def why_not_gated(file: str) -> str:
     """Say that --against did nothing for a test file that is not the suite's, and what it can do for its user."""
     return (
-        f"--against cannot gate {file}, which is no benchmark of the suite, so nothing was gated; it gates code that "
-        "--model, --attention or --optimizer names, as in `--model FILE.py:FACTORY`. Without --against the file runs "
-        "as pytest-benchmark runs it."
+        f"--against cannot gate {file}, which is no benchmark of the suite, so nothing was gated; a test file of your "
+        f"own repository is gated alone, as `{program()} run FILE.py --against REV`, code of yours by --model "
+        "FILE.py:FACTORY."
     )
 
 

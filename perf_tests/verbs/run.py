@@ -1,8 +1,8 @@
 """`run [OPTIONS]`: measure, or gate with --against, from any folder; pytest on the suite's benchmarks.
 
 Lists take commas; `all` is every value. Words such as `test_memory.py` or a record's id select cases, `numerics_tests`
-those tests instead. Every option of pytest and of pytest-benchmark follows: -k, -x, --benchmark-compare,
---benchmark-save and more. `perf-tests run --help-all` prints them too.
+those tests instead; a test file of yours runs, or is gated, alone. Every option of pytest and of pytest-benchmark
+follows: -k, -x, --benchmark-compare, --benchmark-save and more. `perf-tests run --help-all` prints them too.
 
 examples:
   perf-tests run --size small --context 128,512 --kernels --memory
@@ -16,10 +16,16 @@ from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-from perf_tests_suite.perf_tests.interleaved.sides import BesideAnotherError, TreeError, alone, find_base
+from perf_tests_suite.perf_tests.interleaved.sides import BesideAnotherError, TreeError, alone, find_base, find_commit
 from perf_tests_suite.perf_tests.phases import FINE
 from perf_tests_suite.perf_tests.records.format import printable
-from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, SUITE, UNDER_TEST, repository_of, why_not_gated
+from perf_tests_suite.perf_tests.user_code.named import (
+    CONFIGURED,
+    SUITE,
+    UNDER_TEST,
+    repository_around,
+    repository_of,
+)
 
 NOT_RUN = 4
 """pytest's exit code for a usage error."""
@@ -44,16 +50,23 @@ def run(arguments: argparse.Namespace) -> int:
         is_bisection = "--bisect" in arguments.of_pytest
         try:
             words = of_pytest(arguments.of_pytest)
-            refuse_without_a_base(arguments.of_pytest)
+            to_gate = their_tests(arguments.of_pytest)
+            refuse_without_a_base(arguments.of_pytest, to_gate[0] if to_gate is not None else ())
         except (BesideAnotherError, TreeError, ValueError) as error:
             print(f"ERROR: {printable(str(error))}", file=sys.stderr)
             return STOPPED if is_bisection else NOT_RUN
         command = [sys.executable, "-m", "pytest", *words]
-        if not is_bisection:
-            return os.execv(sys.executable, command)
-        from perf_tests_suite.perf_tests.run.bisection import judged_by  # late: it loads pytest, which others load once
+        if is_bisection:
+            from perf_tests_suite.perf_tests.run.bisection import judged_by  # late: it loads pytest
 
-        return judged_by(command)
+            others = [word for word in arguments.of_pytest if word != "--bisect"]
+            of_theirs = [sys.executable, "-m", "perf_tests_suite.perf_tests", "run", *others]
+            return judged_by(command if to_gate is None else of_theirs)
+        if to_gate is None:
+            return os.execv(sys.executable, command)
+        from perf_tests_suite.perf_tests.run.their_tests import gate_their_tests  # late: it loads torch
+
+        return gate_their_tests(*to_gate)
     from perf_tests_suite.perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
 
     sentence, _, epilog = (__doc__ or "").partition("\n\n")
@@ -74,9 +87,28 @@ def of_pytest(words: Sequence[str]) -> list[str]:
 
     A file where the user stands is theirs unless it lies in the suite; any other name is looked for in the suite. Their
     file is run as pytest runs it: by their configuration, without the suite. `--help-all` is pytest's own help, with
-    the options of its plugins. Raises ValueError with one sentence where a name is both, or a file of theirs is to be
-    gated.
+    the options of its plugins. Raises ValueError with one sentence where a name is both, or files are of both.
     """
+    theirs, places, others = _sorted_words(words)
+    if not theirs:
+        # The configuration is named: without it, files among the options' values would have a say in which one counts.
+        return [*CONFIGURED, *(places or [str(SUITE / "perf_tests")]), *others]
+    if places:
+        raise ValueError(
+            f"{theirs[0]} is yours and {Path(places[0]).name} the suite's, which run apart; type one of them."
+        )
+    return [*theirs, *others]
+
+
+def their_tests(words: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """The test files of the user's that are to be gated, and the other words; None where there are none."""
+    theirs, _, others = _sorted_words(words)
+    is_gate = any(word.partition("=")[0] == "--against" for word in others)
+    return (theirs, others) if theirs and is_gate else None
+
+
+def _sorted_words(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Test files of the user's, those of the suite, as pytest finds them, and the other words. Raises ValueError."""
     words = ["--help" if word == "--help-all" else word for word in words]
     first = len(list(takewhile(lambda word: word.startswith(("test_", "numerics_tests")), words)))
     benchmarks = {path.name for path in (SUITE / "perf_tests").glob("test_*.py")}
@@ -99,20 +131,11 @@ def of_pytest(words: Sequence[str]) -> list[str]:
             places.append(f"{here}{word[len(file) :]}")
         else:
             others.append(word)
-    if not theirs:
-        # The configuration is named: without it, files among the options' values would have a say in which one counts.
-        return [*CONFIGURED, *(places or [str(SUITE / "perf_tests")]), *others]
-    if any(word.partition("=")[0] == "--against" for word in others):
-        raise ValueError(why_not_gated(theirs[0].partition("::")[0]))
-    if places:
-        raise ValueError(
-            f"{theirs[0]} is yours and {Path(places[0]).name} the suite's, which run apart; type one of them."
-        )
-    return [*theirs, *others]
+    return theirs, places, others
 
 
-def refuse_without_a_base(words: Sequence[str]) -> None:
-    """Ask git for the base of --against, and for another gate, before torch is loaded.
+def refuse_without_a_base(words: Sequence[str], tests: Sequence[str] = ()) -> None:
+    """Ask git for the base of --against, of `tests` of the user's too, and for another gate, before torch is loaded.
 
     pytest asks again, and alone where a module is named, whose place its path decides. Raises TreeError, ValueError
     and BesideAnotherError.
@@ -130,7 +153,10 @@ def refuse_without_a_base(words: Sequence[str]) -> None:
     places = (text.rpartition(":")[0] for texts in named.values() for text in (texts or "").split(","))
     if typed["against"] is None or typed["collect_only"] or typed["co"]:
         return
-    if all(place in ("", "hf") or place.endswith(".py") for place in places):
+    if tests:
+        root = repository_around([test.partition("::")[0] for test in tests], Path.cwd(), is_built=False).root
+        find_commit(root, typed["against"])
+    elif all(place in ("", "hf") or place.endswith(".py") for place in places):
         find_base(repository_of(named, Path.cwd(), typed["bisect"]), typed["against"])
     if typed["gate_minutes"] is None or set(typed["gate_minutes"]) - {*"0."}:
         with alone():

@@ -269,13 +269,29 @@ def test_a_test_file_where_the_user_stands_is_run_alone_by_plain_pytest(
         assert execv.call_args.args[1] == [sys.executable, "-m", "pytest", *words.split()]
 
 
-def test_a_file_that_is_not_gated_or_is_two_is_exit_4_and_runs_nothing(
+def test_a_test_file_where_the_user_stands_is_gated_alone(
+    theirs: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By this process, or for git by one of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(theirs))
+    commit(theirs)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.run.their_tests.gate_their_tests", gate := Mock(return_value=1))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.run.bisection.judged_by", judged := Mock(return_value=125))
+    for typed, tests, words in (
+        ("bench_x.py --against main", "bench_x.py", "--against main"),
+        ("-k x --against=main bench_x.py::test_x", "bench_x.py::test_x", "-k x --against=main"),
+    ):
+        assert verb("run", *typed.split())[0] == 1
+        assert gate.call_args.args == ([tests], words.split())
+        assert verb("run", *typed.split(), "--bisect")[0] == 125
+        assert judged.call_args.args[0] == [sys.executable, "-m", "perf_tests_suite.perf_tests", "run", *typed.split()]
+
+
+def test_a_file_that_is_two_is_exit_4_and_runs_nothing(
     theirs: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.execv", execv := Mock())
     for typed, words in {
-        "bench_x.py --against main": ("bench_x.py", "nothing was gated", "--model FILE.py:FACTORY"),
-        "--against=main bench_x.py::test_x": ("bench_x.py", "nothing was gated", "--model FILE.py:FACTORY"),
         "test_attention.py --against main": ("perf_tests/test_attention.py", "./test_attention.py"),
         "-k x numerics_tests/test_own.py": (f"{ROOT}/numerics_tests/test_own.py", "./numerics_tests/test_own.py"),
         "test_forward.py bench_x.py": ("bench_x.py is yours and test_forward.py the suite's",),

@@ -136,6 +136,7 @@ def test_names_say_each_axis_that_is_not_the_default() -> None:
     (cell,) = cells_of(record([timed_attention((1.0,), cache="cold")]))
     assert cell.name == "d 16 256 forward fp32 naive, cold cache"
     assert columns.case_name(FORWARD) == "forward tiny-ctx8-fp32-naive"
+    assert columns.case_name("tests/bench_x.py::test_forward[1]") == "tests/bench_x.py::test_forward[1]"
     assert columns.lost_lines(cells_of(record([timed("a")], [untimed(reason="why")]))) == (
         "forward tiny-ctx8-fp32-naive: out of memory: why",
     )

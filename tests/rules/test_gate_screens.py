@@ -173,6 +173,9 @@ def test_a_printed_command_runs_in_the_folder_where_it_is_read(tmp_path: Path, m
         monkeypatch.chdir(folder)
         monkeypatch.setenv("PATH", on_path)
         assert said(result(), "SLOWER: forward", HEADER | {"options": options}).endswith(f" Again: {command}")
+    tests = {"root": "../lib", "at_base": []}  # of the user's, typed in another folder than their rootdir
+    again = said(result(), "SLOWER: forward", HEADER | {"options": "--against=main -k 'a b'", "tests": tests})
+    assert again.endswith(f" Again: perf-tests run '../lib/{case_id}' --against=main -k 'a b'")
 
 
 def test_a_case_whose_counters_rose_is_not_ok_alone_and_the_last_line_counts_such_cases() -> None:

@@ -127,6 +127,22 @@ def test_a_base_that_fails_in_every_case_was_not_compared_and_one_that_lacks_the
     assert ("nothing was compared, because base failed: no such module; give" in result.reason) == bool(code)
 
 
+def test_a_test_of_the_users_that_base_had_is_never_green_where_it_does_not_run_there() -> None:
+    case = QUIET[0].id
+    lost: Json = {"event": "outcome", "case": case, "side": "base", "outcome": "error", "reason": "no such name."}
+    for events, at_base, code, words in (
+        ([lost], [case], 4, f"base has {case}, and head's version of the test does not run on base's code: no such"),
+        ([lost], [], 0, ""),
+        ([lost, {**lost, "side": "head"}], [case], 0, ""),  # it runs nowhere
+        ([{**lost, "case": each.id, "side": side} for each in QUIET for side in ("base", "head")], [], 4,
+         "no test could be measured"),
+    ):  # fmt: skip
+        samples = runs.screened_run(QUIET, *events, FINISHED)
+        samples = replace(samples, header={**samples.header, "tests": {"root": ".", "at_base": at_base}})
+        result = conclude(samples, RULES)
+        assert (result.exit_code, words in result.reason) == (code, True), result
+
+
 def test_what_is_left_out_is_measured_no_further_and_undecided() -> None:
     samples = gate_run(QUIET, most_pairs=1)
     samples.events = [LeftOut("quiet 0"), LeftOut("quiet 1"), End("budget")]

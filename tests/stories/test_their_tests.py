@@ -1,0 +1,307 @@
+"""Anybody's pytest-benchmark tests gated as they stand: real workers, in a repository with its own configuration."""
+
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf_tests_suite.perf_tests.gate.samples import GateSamples, Rules, read_samples, rules_from_settings
+from perf_tests_suite.perf_tests.gate.verdicts import GateResult, conclude
+from perf_tests_suite.perf_tests.run.their_tests import gate_their_tests
+from tests.support.git_repository import commit, git
+from tests.support.same_programs import write
+
+QUICK = Rules(
+    alpha=0.05, margin=0.3, matters=0.9, screen_pairs=3, screen_level=0.3, confirm_looks=(5,), look_shares=(1.0,)
+)
+"""Nothing that is less than ninety per cent slower matters, so that a busy machine decides no test."""
+
+LIBRARY = """
+def square(x):
+    return x * x
+
+def count(n):
+    total = 0
+    for step in range(n):
+        total += step & 7
+    return total
+
+def drain(values):
+    while values:
+        values.pop()
+    return len(values)
+"""
+TESTS = """
+import pytest
+from lib import count, drain, square
+
+@pytest.mark.benchmark(group="sums", min_rounds=3)
+@pytest.mark.parametrize("n", [10, 20_000])
+def test_count(benchmark, n):
+    benchmark.extra_info["n"] = n
+    assert benchmark(count, n) == sum(step & 7 for step in range(n))
+    assert benchmark.stats["mean"] == benchmark.stats.stats.mean > 0
+
+class TestDrain:
+    def test_all(self, benchmark, values):
+        torn_down = []
+        assert benchmark.pedantic(drain, setup=lambda: ((list(values),), {}), teardown=torn_down.append, rounds=3) == 0
+        assert set(map(tuple, torn_down)) == {()}
+
+def test_square(benchmark):
+    assert benchmark.pedantic(square, args=(3,), iterations=5, rounds=2) == 9
+
+def test_plain():
+    assert square(2) == 4
+"""
+CONFIGURED = """
+[tool.pytest.ini_options]
+addopts = "--strict-markers --benchmark-disable --benchmark-skip -x"
+filterwarnings = ["error"]
+python_files = ["bench_*.py"]
+"""
+FILES = {
+    "src/lib/__init__.py": LIBRARY, "tests/bench_x.py": TESTS, "pyproject.toml": CONFIGURED,
+    "tests/conftest.py": "import pytest\n@pytest.fixture(scope='module')\ndef values():\n    return range(1000)\n",
+    ".gitignore": "out/\n",
+}  # fmt: skip
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Somebody's repository, committed as `main`, in which the user stands."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))  # where no other gate measures
+    folder = tmp_path / "theirs"
+    commit(write(folder, FILES))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+Gate = Callable[..., "Ended"]
+
+
+class Ended:
+    """A gate that ended: its exit code, what it said, and its judged samples."""
+
+    def __init__(self, code: int, output: str, errors: str, folder: Path) -> None:
+        self.code, self.output, self.errors = code, output, errors
+        self.paths = sorted((folder / ".benchmarks/gate").glob("*.jsonl"))
+
+    @property
+    def samples(self) -> GateSamples:
+        return read_samples(self.paths[-1])
+
+    @property
+    def result(self) -> GateResult:
+        return conclude(self.samples, rules_from_settings(self.samples.header["settings"]))
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        return {row.id.removeprefix("tests/bench_x.py::"): str(row.verdict) for row in self.result.cases}
+
+
+@pytest.fixture
+def gated(theirs: Path, capsys: pytest.CaptureFixture[str]) -> Gate:
+    def gate(
+        *words: str, tests: tuple[str, ...] = ("tests/bench_x.py",), against: str = "main", minutes: float = 0
+    ) -> Ended:
+        code = gate_their_tests(tests, [f"--against={against}", f"--gate-minutes={minutes}", *words], QUICK)
+        return Ended(code, *capsys.readouterr(), theirs)
+
+    return gate
+
+
+COUNTS, ALL = (
+    ("test_count[10]", "test_count[20000]"),
+    ("test_count[10]", "test_count[20000]", "TestDrain::test_all", "test_square"),
+)
+
+
+def test_a_slower_library_fails_its_tests_alone_by_their_node_ids(theirs: Path, gated: Gate) -> None:
+    slower = LIBRARY.replace("total += step & 7", "total += sum([step & 7] * 9) // 9")
+    write(theirs, {"src/lib/__init__.py": slower})
+    ended = gated("--gate-summary=summary.md", minutes=3)
+    assert ended.code == 1, ended.output + ended.errors
+    assert ended.verdicts == {**dict.fromkeys(ALL, "OK"), **dict.fromkeys(COUNTS, "SLOWER")}
+    for name in COUNTS:
+        assert f"run 'tests/bench_x.py::{name}' --against=main" in ended.output
+    assert "1 test without the fixture `benchmark` did not run." in ended.output
+    assert "gate: FAILED (2 SLOWER, 2 OK)" in ended.output.splitlines()
+    header, lines = ended.samples.header, ended.samples.measurements
+    assert header["base"]["revision"] == git(theirs, "rev-parse", "main")
+    assert {case["identity"]["group"] for case in header["cases"]} == {"sums", None}
+    # Times are those of a call, however many are grouped into a round.
+    least = {name: min(line.base_seconds.min() for line in lines if name in line.case) for name in ALL}
+    assert least["test_square"] < least["test_count[10]"] < least["test_count[20000]"] / 100
+    assert r"| tests/bench\_x.py::test\_count\[10\] | SLOWER |" in (theirs / "summary.md").read_text()
+    assert git(theirs, "status", "--porcelain", "--", ":!.benchmarks", ":!summary.md") == " M src/lib/__init__.py"
+
+
+def test_a_program_that_did_not_change_is_not_measured_whatever_else_did(theirs: Path, gated: Gate) -> None:
+    write(theirs, {"src/lib/__init__.py": f"# A comment.\n{LIBRARY}", "tests/bench_x.py": f"{TESTS}\n# Another.\n"})
+    ended = gated()
+    assert (ended.code, ended.verdicts) == (0, dict.fromkeys(ALL, "SAME")), ended.output + ended.errors
+    write(theirs, {"src/lib/__init__.py": LIBRARY.replace("x * x", "x**2")})
+    ended = gated()
+    why = {row.id: row.why_measured for row in ended.result.cases}
+    assert set(why.values()) == {"src/lib/__init__.py: square differs"}
+
+
+ON_TORCH = """
+import torch
+from lib import layer
+
+def test_layer(benchmark):
+    benchmark(layer, torch.ones(4, 8))
+"""
+
+
+def test_operations_of_torch_are_counted_and_more_of_them_fail(theirs: Path, gated: Gate) -> None:
+    layer = "\ndef layer(x):\n    return x @ x.T\n"
+    commit(write(theirs, {"src/lib/__init__.py": LIBRARY + layer, "tests/bench_x.py": ON_TORCH}))
+    write(theirs, {"src/lib/__init__.py": LIBRARY + layer.replace("x.T", "(x + 0).T")})
+    ended = gated()
+    assert ended.code == 1, ended.output + ended.errors
+    rose = {row.counter: (row.old, row.new) for row in ended.result.exact}
+    assert rose["kernel_launches"] == (1, 2)
+    assert rose["executed_flops"] == (2 * 4 * 4 * 8, 2 * 4 * 4 * 8)
+    assert rose["bytes_touched"][1] == rose["bytes_touched"][0] + 2 * 4 * 4 * 8
+
+
+REFUSED = """
+import time
+import pytest
+from lib import square
+
+done = []
+
+async def test_async(benchmark):
+    benchmark(square, 1)
+
+@pytest.mark.benchmark(timer=time.process_time)
+def test_timer(benchmark):
+    benchmark(square, 1)
+
+@pytest.mark.benchmark
+def test_mark():
+    square(1)
+
+def test_replaced_timer(benchmark):
+    benchmark._timer = time.process_time
+    benchmark(square, 1)
+
+def test_once(benchmark):
+    benchmark.pedantic(lambda: done.append(1 // (1 - len(done))), rounds=1)
+
+def test_twice(benchmark):
+    benchmark(square, 1)
+    benchmark(square, 2)
+
+def test_skipped(benchmark):
+    pytest.skip("no room")
+
+def test_never(benchmark):
+    pass
+
+def test_raises(benchmark):
+    benchmark(square, 1)
+    assert square(2) == 4
+"""
+
+
+def test_what_cannot_be_served_is_refused_by_name_and_what_raises_at_head_alone_fails(
+    theirs: Path, gated: Gate
+) -> None:
+    commit(write(theirs, {"tests/bench_x.py": REFUSED + "\ndef test_gone(benchmark):\n    benchmark(square, 1)\n"}))
+    write(theirs, {"tests/bench_x.py": REFUSED, "src/lib/__init__.py": LIBRARY.replace("x * x", "x * x + 1")})
+    ended = gated()
+    assert ended.code == 1, ended.output + ended.errors
+    rows = {row.id.partition("::")[2]: (str(row.verdict), row.explanation) for row in ended.result.cases}
+    assert rows.pop("test_gone") == ("GONE", "head does not have it: the test is gone")
+    verdict, why = rows.pop("test_raises")
+    assert (verdict, re.fullmatch(r"head failed: tests/bench_x\.py:\d+: assert 5 == 4", why) is not None) == (
+        "FAILED", True,
+    ), why  # fmt: skip
+    assert {name: (verdict, words in why) for name, (verdict, why) in rows.items() for words in [WORDS[name]]} == (
+        dict.fromkeys(WORDS, ("NOT MEASURED", True))
+    ), rows
+
+
+WORDS = {
+    "test_async": "it is async", "test_timer": "a timer of its own", "test_replaced_timer": "a timer of its own",
+    "test_mark": "without the fixture", "test_once": "a second call raises ZeroDivisionError",
+    "test_twice": "its fixture `benchmark` twice", "test_skipped": "skipped: no room",
+    "test_never": "was not used at all",
+}  # fmt: skip
+NEWER = "\ndef cube(x):\n    return x**3\n"
+OF_NEWER = "\ndef test_cube(benchmark):\n    import lib\n    benchmark(lib.cube, 3)\n"
+
+
+def test_a_test_that_base_had_is_never_green_where_it_cannot_run_there(theirs: Path, gated: Gate) -> None:
+    write(theirs, {"src/lib/__init__.py": LIBRARY + NEWER, "tests/bench_new.py": OF_NEWER})
+    ended = gated(tests=("tests/bench_new.py",))
+    assert (ended.code, [*ended.verdicts.values()]) == (0, ["NEW"]), ended.output + ended.errors
+    write(theirs, {"tests/bench_x.py": TESTS + OF_NEWER})
+    commit(theirs)
+    write(
+        theirs,
+        {
+            "src/lib/__init__.py": LIBRARY + NEWER.replace("cube", "third"),
+            "tests/bench_x.py": TESTS + OF_NEWER.replace("lib.cube", "lib.third"),
+        },
+    )
+    ended = gated()
+    assert ended.code == 4, ended.output + ended.errors
+    assert "INCOMPARABLE: base has tests/bench_x.py::test_cube, and head's version" in ended.output
+    whole = TESTS.replace("import count", "import third, count") + OF_NEWER
+    write(theirs, {"tests/bench_x.py": whole})
+    ended = gated()
+    assert (ended.code, "cannot import name 'third'" in ended.output) == (4, True), ended.output + ended.errors
+    ended = gated(against="main~1", tests=("tests",))
+    assert ended.code == 4
+
+
+def test_a_conftest_that_fails_on_base_leaves_nothing_to_compare(theirs: Path, gated: Gate) -> None:
+    commit(write(theirs, {"tests/conftest.py": "import lib\nlib.gone\n"}))
+    write(theirs, {"tests/conftest.py": FILES["tests/conftest.py"]})
+    ended = gated()
+    assert ended.code == 4, ended.output + ended.errors
+    assert re.search(r"INCOMPARABLE: base's own tests .*tests/conftest\.py': AttributeError: .*'gone'", ended.output)
+
+
+def refusals(theirs: Path) -> list[tuple[dict[str, Any], str]]:
+    """What is typed, or stands in the files, and what is said of it."""
+    write(theirs.parent / "elsewhere", {"bench_y.py": "def test_a(benchmark): benchmark(int)\n"})
+    write(theirs, {
+        "tests/bench_none.py": "def test_a(): pass\n", "tests/bench_broken.py": "import nothing_of_the_kind\n",
+        "out/bench_ignored.py": "def test_a(benchmark): benchmark(int)\n",
+        "tests/bench_stray.py": f"import sys\nsys.path.insert(0, {str(theirs / 'src')!r})\nimport lib\n"
+                                "def test_a(benchmark): benchmark(lib.square, 1)\n",
+    })  # fmt: skip
+    return [
+        ({"tests": ("tests/bench_none.py",)}, "tests/bench_none.py has no test to gate"),
+        ({"tests": ("tests/bench_broken.py",)}, "tests/bench_broken.py cannot be collected: ModuleNotFoundError"),
+        ({"tests": ("out/bench_ignored.py",)}, "git ignores out/bench_ignored.py"),
+        ({"tests": ("tests/bench_stray.py",)}, "lib/__init__.py of the working tree, which would be measured as both"),
+        ({"tests": ("tests/bench_x.py", "../elsewhere/bench_y.py")}, "gate each"),
+        ({"tests": ("../elsewhere/bench_y.py",)}, "is in none"),
+        ({"words": ("--no-such-option",)}, "unrecognized arguments: --no-such-option"),
+        ({"words": ("-n2", "-pxdist")}, "disturb each other; add -n 0"),
+        ({"words": ("--against-option=attention=sdpa",)}, "tests of yours have none of"),
+        ({"words": ("--gate-minutes=soon",)}, "--gate-minutes 'soon' is not"),
+        ({"words": ("--gate-summary=no/such.md",)}, "no is no folder"),
+        ({"against": "mian"}, "--against mian"),
+    ]
+
+
+def test_what_cannot_be_gated_is_one_sentence(theirs: Path, gated: Gate) -> None:
+    for typed, words in refusals(theirs):
+        ended = gated(*typed.pop("words", ()), **typed)
+        assert ended.code == 4, (words, ended.output)
+        assert len([line for line in ended.errors.splitlines() if words in line]) == 1, (words, ended.errors)
+        assert "Traceback" not in ended.output + ended.errors
+    assert not (theirs / ".benchmarks").exists()
