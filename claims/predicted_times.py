@@ -666,10 +666,14 @@ def furthest_constant(fit: Fit) -> float:
     return max(abs(one / other - 1) for one, other in zip(in_use, of_all, strict=True))
 
 
-def _print_fits(cells: Sequence[PublishedTime | PublishedAttention]) -> dict[str, Fit]:
+def fits_without(cells: Sequence[PublishedTime | PublishedAttention]) -> dict[str, Fit]:
     """Fits by the author left out; "" is nobody."""
     authors = sorted({cell.author for cell in cells})
-    fits = {out: fitted([cell for cell in cells if cell.author != out]) for out in ("", *authors)}
+    return {out: fitted([cell for cell in cells if cell.author != out]) for out in ("", *authors)}
+
+
+def _print_fits(cells: Sequence[PublishedTime | PublishedAttention]) -> dict[str, Fit]:
+    fits = fits_without(cells)
     rows = [
         (
             out or "nobody",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from claims import (
     against_loop,
     audit_score,
+    beside_estimator,
     cheats,
     cost,
     fresh_values,
@@ -116,6 +117,16 @@ CLAIMS = {
             "attention alone backward from 4096 tokens, median error": at_most(0.2),
         },
         predicted_times.left_out, 2, needs_quiet_clock=False,
+    ),
+    "beside-estimator": Claim(
+        "which come nearer than torch's own RuntimeEstimator to what was measured on cards that both know",
+        {
+            "within 25%": at_least(0.5),
+            "within 25%, more than by torch": at_least(0.05),
+            "over measured, median": Limit(0.8, 1.25),
+            "nearer than torch's": at_least(0.6),
+        },
+        beside_estimator.beside_the_estimator, 5, needs_quiet_clock=False,
     ),
     "calibrated": Claim(
         "one measured time of a host narrows the ranges of others there, and they hold",
