@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from perf_tests_suite.perf_tests.hardware.datasheets import CudaLibraries, libraries_on
 from perf_tests_suite.perf_tests.hardware.limits import KernelCost
-from perf_tests_suite.perf_tests.hardware.torch_private import operator
+from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensor, operator
 
 MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1}
 """The place of the left factor among the arguments."""
@@ -84,6 +84,13 @@ def mutated_tensors(name: str, args: tuple[Any, ...]) -> list[Tensor]:
     """What an operation on lists of tensors changes in place; it returns nothing."""
     places = (0, 2, 3) if name.startswith("aten._fused_adam") else (0,)  # parameters and moments; gradients are read
     return list(tensors_in(args[place] for place in places)) if name.startswith(_ON_LISTS) else []
+
+
+def only_writes(func: Any, name: str, args: tuple[Any, ...]) -> bool:
+    """Whether an operation writes into its first argument, or a list of them, and changes no shape: of fake tensors,
+    which have no values, but some of one element."""
+    first = args[:1] if name.endswith("_") and torch.Tag.inplace_view not in func.tags else ()
+    return bool(first) and all(isinstance(tensor, FakeTensor) and tensor.numel() > 1 for tensor in tensors_in(first))
 
 
 def launches_and_cost(

@@ -143,3 +143,28 @@ def test_an_error_inside_leaves_no_mode_behind() -> None:
     x = torch.ones(2, dtype=torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert x.exp().dtype == torch.bfloat16, "CUDA's rules still hold"
+
+
+@pytest.mark.parametrize("change", [
+    lambda x, y: x.mul_(y), lambda x, y: x.copy_(y), lambda x, y: torch._foreach_add_([x, y], [y, x]),
+    lambda x, y: x.unsqueeze_(0), lambda x, y: y[:1].add_(1),
+])  # fmt: skip
+def test_what_is_written_in_place_counts_alike_whether_it_is_run_or_not(
+    change: Callable[[Tensor, Tensor], object],
+) -> None:
+    found = []
+    for guesses in (True, False):
+        x, y = torch.ones(KIB), torch.ones(KIB)
+        with Counting("cuda") as counting:
+            counting.guesses_values = guesses
+            with counting.part("it"):
+                change(x, y)
+        found.append((counting.finished()["it"], x.shape))
+    assert found[0] == found[1]
+
+
+def test_code_of_the_users_is_refused_what_does_not_fit() -> None:
+    with Counting("cuda") as counting:
+        counting.guesses_values = False
+        with pytest.raises(RuntimeError, match=r"size|broadcast"):
+            torch.ones(3).add_(torch.ones(4))
