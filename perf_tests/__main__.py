@@ -100,8 +100,12 @@ def _run(words: Sequence[str] | None) -> int:
             verb.epilog = "\n  ".join(["examples:", *re.findall(r"^ *(perf-tests .+)$", module.__doc__ or "", re.M)])
             verb.add_argument("--json", action="store_true", help="print JSON")
             module.add_arguments(verb)
-    arguments = parser.parse_args(words, argparse.Namespace(of_pytest=of_pytest))
-    assert module is not None, "parse_args has refused any other word"
+    arguments, of_run = parser.parse_known_args(words, argparse.Namespace(of_pytest=of_pytest))
+    assert module is not None, "the parser has refused any other word"
+    if hasattr(module, "OF_RUN"):
+        arguments.of_run = of_run
+    elif of_run:
+        parser.error(f"unrecognized arguments: {' '.join(of_run)}")
     try:
         exit_code: int = module.run(arguments)
     except RefusalError as refusal:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -383,10 +383,16 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addoption(name, action=Gone, nargs="?", help=argparse.SUPPRESS)
 
 
+class HasOptions(Protocol):
+    """Pytest's configuration, or what a verb's parser read."""
+
+    def getoption(self, name: str) -> Any: ...
+
+
 _PARSE = {option.name: option.parse for option in OPTIONS}
 
 
-def typed_or(config: pytest.Config, name: str, default: Any) -> Any:
+def typed_or(config: HasOptions, name: str, default: Any) -> Any:
     """The value typed for an option, else `default`; raises pytest.UsageError naming the option."""
     text, parse = config.getoption(name), _PARSE[name]
     if text is None or parse is None:

@@ -1,6 +1,6 @@
 """The options of one run, read and checked once into a frozen `Settings`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,6 +15,7 @@ from perf_tests_suite.perf_tests.cases.options import (
     MESSAGE_BYTES,
     PASSES,
     SEQUENCE_LENGTHS,
+    HasOptions,
     check_checkpoints,
     shape_named,
     typed_or,
@@ -80,7 +81,17 @@ class Settings:
         return self.device.partition(":")[0]
 
 
-def read_settings(config: pytest.Config) -> Settings:  # one story: what was typed, and what that leaves
+@dataclass(frozen=True)
+class Typed:
+    """What a verb's own parser read, as `read_settings` asks pytest's configuration for it."""
+
+    values: Mapping[str, Any]
+
+    def getoption(self, name: str) -> Any:
+        return self.values.get(name.removeprefix("--").replace("-", "_"))
+
+
+def read_settings(config: HasOptions) -> Settings:  # one story: what was typed, and what that leaves
     """The options of this run, defaults filled in; raises pytest.UsageError naming the option at fault."""
     device = typed_or(config, "--device", None)
     if device.type == "cuda" and is_on_ranks(config):
@@ -145,7 +156,7 @@ def read_settings(config: pytest.Config) -> Settings:  # one story: what was typ
     )
 
 
-def is_typed(config: pytest.Config, *names: str) -> bool:
+def is_typed(config: HasOptions, *names: str) -> bool:
     return any(config.getoption(name) is not None for name in names)
 
 
@@ -154,16 +165,16 @@ ON_RANKS = ("--parallel", "--collective", "--message-size")
 OF_RANKS = (*ON_RANKS, "--world", "--scaling", "--bucket-mb", "--reshard")
 
 
-def is_on_ranks(config: pytest.Config) -> bool:
+def is_on_ranks(config: HasOptions) -> bool:
     return is_typed(config, *ON_RANKS)
 
 
-def asks_for_ranks(config: pytest.Config) -> bool:
+def asks_for_ranks(config: HasOptions) -> bool:
     """Whether anything typed is for several ranks, or several were started."""
     return (launched() or Launched()).world > 1 or is_typed(config, *OF_RANKS)
 
 
-def _refuse_with_user_model(config: pytest.Config, model: str | None, alone: bool) -> None:
+def _refuse_with_user_model(config: HasOptions, model: str | None, alone: bool) -> None:
     """What chooses a part of the suite's model, or an argument without a model. Raises pytest.UsageError."""
     if model is None:
         if config.getoption("--model-arg"):

@@ -5,11 +5,11 @@ perf-tests diff v1 v2 --size medium --phase full_step --gpu H100
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, UsageError
 from perf_tests_suite.perf_tests.records.record import some_of
@@ -102,13 +102,13 @@ def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Ca
     import pytest
 
     from perf_tests_suite.perf_tests.cases.selected import chosen_phases, family_of
-    from perf_tests_suite.perf_tests.cases.settings import read_settings
+    from perf_tests_suite.perf_tests.cases.settings import Typed, read_settings
     from perf_tests_suite.perf_tests.phases import place_of
     from perf_tests_suite.perf_tests.records.columns import case_name
 
     typed = {**vars(arguments), "against": arguments.base, "device": arguments.device if device is None else "cpu"}
     with UsageError.instead_of(pytest.UsageError):
-        settings = read_settings(_Typed(typed))  # type: ignore[arg-type]  # it reads options alone
+        settings = read_settings(Typed(typed))
     if device is not None:
         settings = replace(settings, device=device)
     cases = {}
@@ -125,13 +125,3 @@ def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Ca
     if arguments.execution is not None or arguments.attention is not None:
         return cases
     return {name: case for name, case in cases.items() if not case.is_compiled}
-
-
-@dataclass(frozen=True)
-class _Typed:
-    """What was typed, as `read_settings` asks pytest's configuration for it."""
-
-    values: Mapping[str, Any]
-
-    def getoption(self, name: str) -> Any:
-        return self.values.get(name.removeprefix("--").replace("-", "_"))

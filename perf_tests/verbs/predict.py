@@ -6,8 +6,10 @@ perf-tests predict --model hf:CONFIG.json --gpu H100
 
 import argparse
 import gc
+import sys
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING
 
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UsageError
@@ -20,43 +22,30 @@ if TYPE_CHECKING:
     from perf_tests_suite.perf_tests.cases.case import Case
     from perf_tests_suite.perf_tests.predict.request import Answer
 
-OF_A_STEP: dict[str, str | list[str] | None] = {
-    "model_arg": [], "vocab_size": None, "context": "512", "optimizer": "default", "zero_grad": "before-forward",
-    "hold": None, "checkpoint": "none", "parallel": None, "world": None, "interconnect": None, "bucket_mb": None,
-    "reshard": "yes",
-}  # fmt: skip
-"""Options that attention alone lacks, with their defaults: filled in after parsing, to tell what was typed."""
+OF_A_STEP = (
+    "model_arg", "vocab_size", "context", "optimizer", "zero_grad", "hold", "checkpoint", "parallel", "world",
+    "interconnect", "bucket_mb", "reshard",
+)  # fmt: skip
+"""Options that attention alone lacks."""
+
+OF_RUN = (
+    "--size", "--vocab-size", "--context", "--batch-size", "--precision", "--attention", "--execution", "--checkpoint",
+    "--head-dim", "--sequence-length", "--optimizer", "--zero-grad", "--model", "--model-arg", "--parallel", "--world",
+    "--bucket-mb", "--reshard",
+)  # fmt: skip
+"""Options of `perf-tests run` that it takes too."""
+
+DEFAULTS = {"context": "512", "precision": "fp32", "attention": "naive"}
+"""Texts of options that were not typed; the defaults of a run would select several cases."""
+
+QUIET_SECONDS = 5.0
+COUNTING = "counting the operations of the model on fake tensors, layer by layer; a deep one takes some seconds more"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", required=True, help="a GPU's name, `here`, or its peaks (memory=..,fp32=..)")
-    parser.add_argument("--size", help="a model size, or [NAME=]D_MODELxD_FFxLAYERSxHEADS, for a training step")
-    parser.add_argument("--vocab-size", help="tokens in its vocabulary (default: 10000)")
-    parser.add_argument("--model", help="your own: MODULE:FACTORY, FILE.py:FACTORY or hf:CONFIG.json")
-    parser.add_argument(
-        "--model-arg", action="append", metavar="NAME=VALUE", help="an argument of --model's factory; repeatable"
-    )
-    parser.add_argument("--context", help="tokens in a sequence; a list compares them (default: 512)")
-    parser.add_argument("--batch-size", help="sequences in a batch; of a step a list (default: 4; 8 with --head-dim)")
-    parser.add_argument(
-        "--precision", default="fp32", help="fp32 (default), tf32, bf16, fp16, fp16-unscaled; alone bf16-tensors"
-    )
-    parser.add_argument("--attention", default="naive", help="naive, softmax or sdpa (default: naive)")
-    parser.add_argument("--execution", default="eager", help="eager; what is compiled is not predicted")
-    parser.add_argument(
-        "--optimizer", help="AdamW as default, loop, foreach or fused, or your own: MODULE:FACTORY or FILE.py:FACTORY"
-    )
-    parser.add_argument("--zero-grad", help="before-forward, after-forward or before-step (before-forward)")
     parser.add_argument("--hold", help="former-pass: the loop keeps last step's outputs alive")
-    parser.add_argument(
-        "--checkpoint", help="none, attention, block or a number of blocks; a list or all compares them (default: none)"
-    )
-    parser.add_argument("--head-dim", help="head widths of attention alone, a list or all")
-    parser.add_argument("--sequence-length", help="sequence lengths of attention alone, a list or all")
-    parser.add_argument("--parallel", help="ddp-naive, ddp-flat, ddp, zero1, fsdp2 or fsdp2-bf16: one rank of --world")
-    parser.add_argument("--world", help="ranks that share a step; --batch-size is each rank's own")
     parser.add_argument("--interconnect", help="what a rank can send in one direction, as 450GB/s")
-    parser.add_argument("--bucket-mb", help="MiB of gradients that DDP sends at once (PyTorch's default: 25)")
     parser.add_argument(
         "--calibrate", action="append", default=[], metavar="RECORD",
         help="narrow ranges by what a record of the same card and host measured; repeatable",
@@ -66,31 +55,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same by a time that is typed: 'full_step small 512 bf16=41.2ms'; repeatable",
     )  # fmt: skip
     parser.add_argument("--against", metavar="REV", help="also what changed since this git revision, and by how much")
-    parser.add_argument("--reshard", help="whether FSDP2 gathers a block again: yes or no (yes)")
+    parser.add_argument_group(
+        "what is predicted, by options of `perf-tests run`, whose --help lists their values",
+        f"{', '.join(OF_RUN)}. Unless typed: {', '.join(f'{name} {text}' for name, text in DEFAULTS.items())}. "
+        "Lists of contexts, batch sizes or checkpoints are compared; with --parallel a batch is each rank's own.",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with UsageError.instead_of(ValueError):
+        # Only this verb and `diff` count a model's operations, which needs torch; the others start without it.
+        from perf_tests_suite.perf_tests.cases.options import OPTIONS, argparse_keywords
+        from perf_tests_suite.perf_tests.predict.request import predict
+    parser = argparse.ArgumentParser("perf-tests predict")
+    for option in OPTIONS:
+        if option.name in OF_RUN:
+            parser.add_argument(option.name, **argparse_keywords(option))
+    parser.parse_args(arguments.of_run, arguments)
     alone = arguments.head_dim is not None or arguments.sequence_length is not None
     if alone == (arguments.size is not None or arguments.model is not None):
         raise UsageError(
             "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
         )
-    typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
-    if alone and typed:
-        option = "--" + typed[0].replace("_", "-")
-        raise UsageError(f"{option} is for a training step; it does not apply to attention alone.")
-    for name in OF_A_STEP.keys() - typed:
-        setattr(arguments, name, OF_A_STEP[name])
+    if alone and (typed := [name for name in OF_A_STEP if getattr(arguments, name) is not None]):
+        name = "--" + typed[0].replace("_", "-")
+        raise UsageError(f"{name} is for a training step; it does not apply to attention alone.")
+    for name, text in DEFAULTS.items():
+        # The attention inside a model of the user's is its own.
+        if getattr(arguments, name) is None and not (name == "attention" and arguments.model is not None):
+            setattr(arguments, name, text)
+    patience = Timer(QUIET_SECONDS, print, [COUNTING], {"file": sys.stderr})
+    patience.daemon = True
     was_enabled = gc.isenabled()
     gc.disable()  # importing torch and counting steps leaves little garbage; collecting it takes a sixth of the time
     try:
         with UsageError.instead_of(ValueError):
-            # Only this verb counts a model's operations, which needs torch; the others start without it.
-            from perf_tests_suite.perf_tests.predict.request import predict
-
             look_in(Path.cwd())
+            patience.start()
             answer = predict(arguments)
     finally:
+        patience.cancel()
         if was_enabled:
             gc.enable()
     if arguments.against is not None:

@@ -11,6 +11,8 @@ from perf_tests_suite.perf_tests.hardware.limits import ALONE, BY_DO_BENCH, FULL
 from perf_tests_suite.perf_tests.predict import request
 from perf_tests_suite.perf_tests.predict.request import link_rate
 from perf_tests_suite.perf_tests.predict.step import predict_case
+from perf_tests_suite.perf_tests.verbs import predict
+from perf_tests_suite.perf_tests.verbs.predict import COUNTING
 from tests.support.example_cases import CEILINGS, attention_case
 from tests.support.launch import MODELS, Verb
 
@@ -128,7 +130,7 @@ REFUSED = {
     f"{STEP} --gpu=Z9000": r"GPU 'Z9000' has no datasheet here; known: .*A100.*by its peaks.*memory=",
     f"{ON_T4} --context=512;1024": "--context '512;1024' has a semicolon; write values with commas in between",
     f"{ON_T4} --size=7B": r"--size '7B' is unknown; choose from tiny, small.* or a shape as D_MODELxD_FF",
-    f"{ON_T4} --size=tiny,small": "names 2 sizes; predict takes one",
+    f"{ON_T4} --size=tiny,small": "--size 'tiny,small' names 2; predict takes one",
     f"{ON_T4} --precision=bf16": "T4 has no bf16 path, or only emulates it; it has fp32, fp16",
     "--gpu=H100 --size=tiny --precision=bf16-tensors": "bf16-tensors is a precision of attention alone.*choose bf16",
     f"{ON_T4} --attention=flex": "--attention flex is not predicted: how many kernels .*perf-tests run",
@@ -137,23 +139,23 @@ REFUSED = {
     f"{ON_T4} --batch-size=4,8 --checkpoint=all": "--batch-size and --checkpoint are both lists; compare one at a time",
     f"{ATTENTION} --batch-size=4,8": "--batch-size '4,8' is a list; attention alone takes one batch size",
     f"{ON_T4} --checkpoint=some": "checkpoint is 'some'; it must be none",
-    f"{ON_T4} --attention=flash": "--attention 'flash' is unknown; choose from naive, softmax, sdpa",
+    f"{ON_T4} --attention=flash": "--attention 'flash' is unknown; choose from naive, softmax, .*sdpa",
     f"{ON_T4} --execution=jit": "--execution 'jit' is unknown; choose from eager",
     f"{ON_T4} --precision=fp8": "--precision 'fp8' is unknown; choose from fp32",
     f"{ON_T4} --zero-grad=never": "--zero-grad 'never' is unknown",
     f"{ON_T4} --hold=breath": "--hold 'breath' is unknown",
     f"{ON_T4} --head-dim=64": "give --size or --model for a training step, or --head-dim",
     f"{ON_T4} --model-arg=a=1": "--model-arg is for a factory of your own; name it with --model",
-    f"{ON_T4} --model={MODELS}:Tied --attention=sdpa": "--attention does not apply: the model of --model has its own",
+    f"{ON_T4} --model={MODELS}:Tied --attention=sdpa": "--attention does not apply: .* brings its own",
     f"--context=8 --gpu=T4 --model={MODELS}:Healthy": "asks for d_model, .*num_heads; give the shape with --size",
     f"{ON_T4} --world=8": r"--world is for ranks; name how they share the step with --parallel\.",
     f"{ON_T4} --reshard=no": r"--reshard is for ranks; name how they share the step with --parallel\.",
     f"{ON_T4} --parallel=ddp": r"--parallel needs the number of ranks; give it with --world\.",
-    f"{ON_T4} --parallel=dp --world=8": "--parallel 'dp' is unknown; choose from ddp-naive, ddp-flat, ddp, zero1",
+    f"{ON_T4} --parallel=dp --world=8": "--parallel 'dp' is unknown; choose from none, ddp-naive, ddp-flat, ddp",
     f"{ON_T4} --parallel=ddp --world=0": r"--world is 0; it must be at least 1\.",
     f"{ON_T4} --parallel=ddp --world=2 --interconnect=450": "--interconnect '450' is not a rate",
     f"{ON_T4} --parallel=ddp --world=2 --interconnect=0GB/s": "--interconnect '0GB/s' is not a rate",
-    f"{ON_T4} --parallel=fsdp2 --world=2 --reshard=maybe": r"--reshard 'maybe' is unknown; choose from yes, no\.",
+    f"{ON_T4} --parallel=fsdp2 --world=2 --reshard=maybe": r"--reshard 'maybe' is unknown; choose from yes, no, or all",
     f"{ON_T4} --parallel=ddp --world=2 --reshard=no": "--reshard changes fsdp2 and fsdp2-bf16 alone; choose one of",
     f"{ON_T4} --parallel=fsdp2 --world=2 --bucket-mb=1": "--bucket-mb changes ddp and zero1 alone; choose one of them",
     f"{ON_T4} --parallel=ddp --world=2 --checkpoint=all": "--parallel takes one context, batch size and checkpoint",
@@ -168,3 +170,10 @@ def test_what_makes_no_sense_is_a_usage_error_in_one_sentence(verb: Verb, words:
     code, shown, said = verb("predict", *words.split())
     assert (code, shown, said.count("\n")) == (2, "", 1)
     assert re.search(REFUSED[words], said), said
+
+
+def test_what_takes_longer_says_what_it_does(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("predict", *f"{STEP} --gpu T4".split())
+    for seconds, said in ((1e4, ""), (0.0, f"{COUNTING}\n")):
+        monkeypatch.setattr(f"{predict.__name__}.QUIET_SECONDS", seconds)
+        assert verb(*words)[2] == said

@@ -100,10 +100,14 @@ class Launch:
 def parsed(verb: str, words: Sequence[str]) -> dict[str, str]:
     """Hold words to what the verb takes; of `run`, each option and what follows it, which its own reader reads."""
     if verb != "run":
-        parser = ArgumentParser(exit_on_error=False)
+        parser, module = ArgumentParser(exit_on_error=False), import_module(VERBS[verb])
         parser.add_argument("--json", action="store_true")  # of every verb
-        import_module(VERBS[verb]).add_arguments(parser)
-        return vars(parser.parse_args(words))
+        module.add_arguments(parser)
+        if not hasattr(module, "OF_RUN"):
+            return vars(parser.parse_args(words))
+        own, words = parser.parse_known_args(words)
+        assert {word for word in words if word.startswith("--")} <= {*module.OF_RUN}, words
+        return vars(own)
     known = {option.name: option.parse for option in OPTIONS}
     typed = {name: value for name, value in pairwise([*words, "--end"]) if name.startswith("--")}
     for name, value in typed.items():
