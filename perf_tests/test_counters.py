@@ -16,7 +16,7 @@ from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.language_model import user_model
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.predict.counters import NotCountedError, counters_of
-from perf_tests_suite.perf_tests.predict.ledger import counted_grid, line_of, sent_lines, user_grid
+from perf_tests_suite.perf_tests.predict.ledger import compiled_lines, counted_grid, line_of, sent_lines, user_grid
 from perf_tests_suite.perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
 from perf_tests_suite.perf_tests.records.store import write_whole
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
@@ -80,8 +80,27 @@ def test_every_line_of_the_ledger_belongs_to_a_case(book: LedgerBook) -> None:
 def test_bytes_that_ranks_send_are_those_of_the_ledger(pytestconfig: pytest.Config) -> None:
     if session_of(pytestconfig).settings.model is not None:
         pytest.skip("only the suite's own models have messages in a ledger.")
-    path, lines = FOLDER / "sent.csv", sent_lines()
-    if pytestconfig.getoption("--update-counters"):
+    hold_to(FOLDER / "sent.csv", sent_lines(), pytestconfig)
+
+
+def test_what_torch_compiles_is_that_of_the_ledger(pytestconfig: pytest.Config) -> None:
+    """One torch compiles otherwise than another, so each minor version has its own file."""
+    if session_of(pytestconfig).settings.model is not None:
+        pytest.skip("only the suite's own models are compiled for a ledger.")
+    version = ".".join(torch.__version__.split(".")[:2])
+    path = FOLDER / f"torch-{version}-compiled.csv"
+    if not (path.exists() or pytestconfig.getoption("--update-counters")):
+        pytest.skip(f"torch {version} has no {path.name}; record one with `{COMMAND}`")
+    try:
+        lines = compiled_lines()
+    except ValueError as error:
+        pytest.skip(str(error))
+    hold_to(path, lines, pytestconfig)
+
+
+def hold_to(path: Path, lines: list[str], config: pytest.Config) -> None:
+    """Write the lines to the ledger where it is updated; fail where they are not those of the ledger."""
+    if config.getoption("--update-counters"):
         write_whole(path, "".join(f"{line}\n" for line in lines).encode())
     known = path.read_text().splitlines()
     other = [f"{old} -> {new}" for old, new in zip_longest(known, lines, fillvalue="none") if old != new]

@@ -402,6 +402,18 @@ _WHERE_CODE_IS_KEPT = "TORCHINDUCTOR_CACHE_DIR"
 """Changes no code, and the compiler sets it itself."""
 
 
+def why_code_cannot_be_kept() -> str | None:
+    """Say that torch cannot make the folder of compiled code, without which it runs nothing; None where it can."""
+    folder = os.environ.get(_WHERE_CODE_IS_KEPT)
+    try:
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+        return f"{_WHERE_CODE_IS_KEPT}={folder} cannot be made: {why}; name a folder of yours, or unset it."
+    return None
+
+
 def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
     """Hardware, build and flags: two runs are comparable only if all of this is equal."""
     return {

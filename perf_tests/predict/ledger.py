@@ -3,6 +3,8 @@
 from dataclasses import replace
 from itertools import product
 
+import torch
+
 from perf_tests_suite.model.sizes import SIZES
 from perf_tests_suite.perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
 from perf_tests_suite.perf_tests.cases.case import COUNTED_ATTENTION, Case
@@ -11,9 +13,11 @@ from perf_tests_suite.perf_tests.cases.options import CONTEXTS, HEAD_DIMS, SEQUE
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.hardware.limits import VARIANTS, sent_bytes, step_messages
 from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
+from perf_tests_suite.perf_tests.predict.compiling import compilation_or_reason
 from perf_tests_suite.perf_tests.predict.counters import Counters
 from perf_tests_suite.perf_tests.predict.ranks import parameter_shapes
 from perf_tests_suite.perf_tests.records.ledger import COUNTERS
+from perf_tests_suite.perf_tests.records.record import COMPILER_COUNTERS
 
 BATCH_SIZE = 4
 
@@ -70,6 +74,35 @@ def _cases(case: LanguageModelCase) -> list[Case]:
 def line_of(counters: Counters) -> dict[str, int | None]:
     """The counters that the ledger keeps."""
     return {name: getattr(counters, name) for name in COUNTERS}
+
+
+SEED = 2027
+"""The seed of weights."""
+
+
+def compiled_lines() -> list[str]:
+    """A line of CSV under a header for each kind of case that is compiled on a CPU, with what torch makes of it.
+
+    Raises ValueError with one sentence where it cannot be compiled here.
+    """
+    cases: dict[str, Case] = {
+        LanguageModelCase.id_of("tiny", 128, "fp32", attention, "compiled"): LanguageModelCase(
+            phase="backward", size="tiny", config=SIZES["tiny"].at_context(128), context_length=128,
+            batch_size=BATCH_SIZE, precision="fp32", attention=attention, execution="compiled", checkpoint="none",
+            optimizer=None, device="cpu", model="ours",
+        )
+        for attention in COUNTED_ATTENTION
+    }  # fmt: skip
+    alone = AttentionCase("attention_backward", 16, 256, ATTENTION_BATCH_SIZE, "fp32", "compiled", "cpu")
+    cases[AttentionCase.id_of(16, 256, "fp32", "compiled")] = alone
+    lines = [",".join(("phase", "id", *COMPILER_COUNTERS))]
+    for case_id, case in cases.items():
+        found, reason = compilation_or_reason(case, torch.device("cpu"), SEED)
+        if found is None:
+            raise ValueError(f"{case_id}: {reason}")
+        values = ("" if value is None else str(value) for value in found.counters.values())
+        lines.append(",".join((case.phase, case_id, *values)))
+    return lines
 
 
 WORLDS = (2, 8, 64)

@@ -94,6 +94,8 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
             f"{PASSES[name]} runs cases of its own, and none is selected; drop it or add test_{name}.py or "
             f"test_attention_{name}.py."
         )
+    if why := machine.why_code_cannot_be_kept():
+        raise pytest.UsageError(why)
     is_recorded = not (is_gate or suite.saving.disabled or settings.nvtx)
     limit, timeout = read_time_limit(config), None
     if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time

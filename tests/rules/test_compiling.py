@@ -210,3 +210,19 @@ def test_more_frames_are_kept_than_torch_keeps_by_default() -> None:
         torch.compiler.reset()
         torch.compile(whole, backend="eager")(torch.ones(1))
     assert len(compiler_stops()[1]) == 66
+
+
+MANY = "    x = x * int(x.max().item() > 0)\n"
+FEW = "    x = x + torch.bincount(x.flatten().long()).float()[0]\n"
+
+
+@pytest.mark.parametrize(("line", "stops"), [(MANY, 41), (FEW, 3)])
+def test_a_change_that_removes_breaks_has_the_counts_that_its_author_took_by_hand(
+    line: str, stops: int, tmp_path: Path
+) -> None:
+    """As isayevlab/aimnetcentral #109 counts its own: from 42 graphs and 41 breaks to 4 and 3."""
+    (tmp_path / "stand_in.py").write_text(f"import torch\n\n\ndef run(x):\n{line * stops}    return x.relu()\n")
+    scope: dict[str, Any] = {}
+    exec(compile((tmp_path / "stand_in.py").read_text(), tmp_path / "stand_in.py", "exec"), scope)
+    found = found_of(scope["run"])
+    assert (found.graphs, [one.line for one in found.breaks]) == (stops + 1, [5 + place for place in range(stops)])

@@ -343,3 +343,13 @@ def test_two_runs_on_one_device_see_each_other_while_they_run(tmp_path: Path, mo
     assert second.sentences() == [said], "a case had measured beside it"
     second.close()
     on_gpu.close()
+
+
+def test_a_folder_of_compiled_code_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert machine.why_code_cannot_be_kept() is None
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "new" / "folder"))
+    assert machine.why_code_cannot_be_kept() is None
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    assert "cannot be made: Not a directory; name a folder" in str(machine.why_code_cannot_be_kept())
