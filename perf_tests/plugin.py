@@ -87,6 +87,10 @@ def _refuse_unknown_option(parser: pytest.Parser, words: Sequence[str]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     check_starter(config)
+    option = config.option
+    if (option.against or option.against_option) and option.verbose <= 0 and not option.collectonly:
+        # The gate's screen stands alone, without pytest's header, progress and summary.
+        option.verbose, option.reportchars = -2, ""
     config.pluginmanager.register(Termination(), NAME)
     environment = {**os.environ}
     ended = ExitStack()

@@ -212,7 +212,9 @@ class GateProgress:
     """The run's budget."""
     seconds_left: Callable[[], float] = lambda: math.inf
     """Seconds until the run's time limit."""
+    seconds_between_lines: float = 0.0
     _start: float = field(default_factory=time.monotonic)
+    _last_line: float = -math.inf
     _prefix: str = ""
     _cases: int = 1
     _left_at_pair: float = -math.inf
@@ -227,8 +229,9 @@ class GateProgress:
         self._prefix = f"launch pair {pair + 1} of {self.screen_pairs}"
         if stage == 2:
             self._prefix = f"launch pair {pair + 1 - self.screen_pairs} of the undecided cases"
-        if self.line is None:
-            seconds = time.monotonic() - self._start
+        now = time.monotonic()
+        if self.line is None and now - self._last_line >= self.seconds_between_lines:
+            self._last_line, seconds = now, now - self._start
             self._write(f"{self._prefix}: {how_many(cases, 'case')}, {seconds:.0f} s so far")
 
     def case_begins(self, case: str, place: int) -> None:

@@ -504,8 +504,6 @@ def _header(run: GateRun, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     accepted, notes = effective(read_accepted(plan.repository.root / ".benchmarks" / FILE_NAME), of_base)
     head = state_of_head(plan.repository.root)
     changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
-    if changes:
-        notes.append(f"Head is the working tree with its {changes}.")
     words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
     other = plan.against.other_option
     base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
@@ -541,7 +539,7 @@ def _header(run: GateRun, trees: Trees, seed: int) -> tuple[Json, list[str]]:
 
 # What a change did to the program of the cases that a gate fails, told after everything is measured.
 
-MOST_CASES, MOST_ROWS = 3, 4
+MOST_CASES, MOST_ROWS = 3, 3
 """Cases, and rows of each, that are told, worst first."""
 
 
@@ -561,8 +559,11 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
     for case in (cases[name] for name in names[:MOST_CASES]):
         values = {axis: value for axis, value in other.items() if hasattr(case, axis)}
         pairs.append((sent_case(replace(case, **values)), sent_case(case)))  # type: ignore[type-var]  # each is a dataclass
+    alike: dict[tuple[str, ...], list[str]] = {}
     for name, found in zip(names, compare_sides(base, head, pairs), strict=False):
-        lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _difference_lines(found))]
+        alike.setdefault(tuple(_difference_lines(found)), []).append(case_name(name))
+    for told, of in alike.items():
+        lines += [f"What changed in {', '.join(of)}:", *(f"  {line}" for line in told)]
     left = names[MOST_CASES:]
     more = [f"{how_many(len(left), 'case')} more: perf-tests diff shows each."] if left else []
     return lines + more
@@ -581,9 +582,9 @@ def _difference_lines(found: Difference | CompiledDifference | str) -> list[str]
         return found.lines
     if not found.rows:
         return ["both sides issue the same operations; the cause is none that they show, such as work in Python."]
-    left = found.rows[MOST_ROWS:]
-    more = [f"{how_many(len(left), 'row')} more: perf-tests diff shows them."] if left else []
-    return [*map(row_sentence, found.rows[:MOST_ROWS]), *more]
+    told = [*map(row_sentence, found.rows[:MOST_ROWS])]
+    left = len(found.rows) - len(told)
+    return [*told[:-1], f"{told[-1]} ({how_many(left, 'row')} more: perf-tests diff)"] if left else told
 
 
 # The interpreter of base where it is another one: asked what it has, and refused where the suite cannot run in it.

@@ -61,7 +61,9 @@ HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME}
 HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
 MOST_CASES = 3
-"""Cases whose risen counters have a sentence each."""
+"""Cases that are slower, or whose counters rose, that have a sentence each."""
+MOST_ROWS = 24
+"""Rows of the table of a quiet screen."""
 QUIET = (Verdict.OK, Verdict.SAME)
 WHY = "; counters are exact, so any increase fails"
 
@@ -88,13 +90,32 @@ def show(arguments: argparse.Namespace, result: GateResult, header: Json, rules:
     return EXIT_CODES.get(result.verdict, UNREADABLE)
 
 
-def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
-    lines = failure_sentences(result, header)
+def report_lines(result: GateResult, header: Json, rules: Rules, changes: Sequence[str] = ()) -> list[str]:
+    """Everything for a terminal: the verdict, what fails with its `changes` of the program, what is undecided, the
+    table, what else is to be said, the conditions.
+    """
+    lines = [verdict_sentence(result), *failure_sentences(result, header), *changes]
+    lines += _undecided_sentences(result, header, rules)
     lines += table(*verdict_table(result)) if result.cases else []
     lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
-    lines += [*_other_sentences(result, header, rules), *condition_lines(result, header, rules)]
-    return [printable(line) for line in (*lines, verdict_sentence(result))]
+    lines += [*_other_sentences(result), *condition_lines(result, header, rules)]
+    return [printable(line) for line in lines]
+
+
+def quiet_lines(result: GateResult, header: Json, rules: Rules, changes: Sequence[str] = ()) -> list[str]:
+    """What a person needs of it, in the same order, and the verdict again as the last line: no row of a case that was
+    not measured because it is the same, at most `MOST_ROWS` others, no conditions.
+    """
+    words, rows = verdict_table(result)
+    told = [row for row in rows if row[1] != Verdict.SAME]
+    left = len(told[MOST_ROWS:])
+    untimed = [row for row in result.cases if row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED)]
+    lines = [verdict_sentence(result), condition_lines(result, header, rules)[0]]
+    lines += [*failure_sentences(result, header), *changes, *_undecided_sentences(result, header, rules)]
+    lines += [*_sentences_without_figures(untimed), *_uncounted_sentences(result)]
+    lines += table(words, told[:MOST_ROWS]) if told and any(result.pairs) else []
+    lines += [f"{how_many(left, 'row')} more: -v, or perf-tests replay."] if left else []
+    return [printable(line) for line in lines]
 
 
 def markdown(result: GateResult, header: Json, rules: Rules) -> str:
@@ -158,7 +179,8 @@ def verdict_table(result: GateResult) -> tuple[list[str], list[list[str]]]:
         clock = DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}"
         found = [f"{shown.effect:+.1%}", _interval(shown), str(shown.pairs)] if (shown := row.effect) else [DASH] * 3
         seconds = duration(row.base_seconds), duration(row.head_seconds)
-        verdict = f"{_verdict(row)}{f', {Verdict.MORE}' if row.id in rose else ''}"
+        is_more = row.id in rose and row.verdict != Verdict.MORE
+        verdict = f"{_verdict(row)}{f', {Verdict.MORE}' if is_more else ''}"
         rows.append([case_name(row.id), verdict, clock, *seconds, *found])
     if any(row.verdict == Verdict.UNDECIDED for row in ordered):
         words.append("needed")  # launch pairs that would decide
@@ -182,7 +204,7 @@ def _interval(effect: Effect | Shift) -> str:
 
 def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
     """What is to be said beside the table, failures first."""
-    return failure_sentences(result, header) + _other_sentences(result, header, rules)
+    return failure_sentences(result, header) + _undecided_sentences(result, header, rules) + _other_sentences(result)
 
 
 def failure_sentences(result: GateResult, header: Json) -> list[str]:
@@ -195,50 +217,46 @@ def failure_sentences(result: GateResult, header: Json) -> list[str]:
             f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({_interval(result.suite)} at 95 %): "
             f"{cause}{_because(result.suite_accepted)}."
         )
-    for row in result.cases:
-        if row.verdict == Verdict.SLOWER:
+    slower = [row for row in result.cases if row.verdict == Verdict.SLOWER]
+    for number, row in enumerate(slower, start=1):
+        if number <= MOST_CASES:
             others = [(CLOCKS[by], other) for by, other in row.slower_by.items() if by != row.clock]
             too = "".join(f"; by {clock} {other.effect:+.1%} ({_interval(other)})" for clock, other in others)
             again = f"Again: {reproduce_command(row.id, header)}"
             sentences.append(f"{row.verdict}: {case_name(row.id)}{too}{_because(row.accepted)}. {again}")
+    if left := len(slower[MOST_CASES:]):
+        sentences.append(f"{Verdict.SLOWER}: {how_many(left, 'case')} more, in the table.")
     sentences += _sentences_without_figures(row for row in result.cases if row.verdict in verdicts.LOST.values())
     return sentences + rise_sentences(result.exact)
 
 
-def _other_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """One for all undecided cases, and one for each reason why others have no figures."""
+def _undecided_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """One for all undecided cases: why they are, and the command that decides them; where none may, what helps."""
     undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
-    others = [row for row in result.cases if row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED)]
-    sentences = []
-    if undecided:
-        row = undecided[0]
-        open_still = f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
-        if len(undecided) > 1:
-            above = sum(row.effect is not None and row.effect.low > rules.margin for row in undecided)
-            higher = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
-            needed = "column needed: fresh launch pairs that would decide, if the estimate is right"
-            if all(row.effect is None for row in undecided):
-                needed = "too few launch pairs to say how many would decide"
-            said = f"of {len(undecided)} cases {open_still}{higher}; {needed}"
-        elif row.effect is None:
-            said = f"{case_name(row.id)}: {row.explanation or 'too few launch pairs'}"
-        else:
-            is_above = row.effect.low > rules.margin
-            said = f"{case_name(row.id)}: {'it needs confirmation by fresh launch pairs' if is_above else open_still}"
-        alone = reproduce_command(row.id, header, row.minutes_needed)
-        takes = deciding_takes(result, rules).capitalize()
-        sentences = [f"{Verdict.UNDECIDED}: {said}. {takes}. {'One a' if undecided[1:] else 'A'}lone: {alone}"]
-    return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
-
-
-def deciding_takes(result: GateResult, rules: Rules) -> str:
-    """Return how long a run that decides the undecided cases takes; where none is long enough, that and what helps."""
-    undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
-    minutes, most = math.ceil(result.minutes_needed or 0), rules.confirm_looks[-1]
-    more, helps = "at most " if any(row.effect is None for row in undecided) else "", ""
+    if not undecided:
+        return []
+    row, most = undecided[0], rules.confirm_looks[-1]
+    open_still = f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
+    if len(undecided) > 1:
+        above = sum(row.effect is not None and row.effect.low > rules.margin for row in undecided)
+        higher = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
+        said = f"of {len(undecided)} cases {open_still}{higher}"
+    elif row.effect is None:
+        said = f"{case_name(row.id)}: {row.explanation or 'too few launch pairs'}"
+    else:
+        is_above = row.effect.low > rules.margin
+        said = f"{case_name(row.id)}: {'it needs confirmation by fresh launch pairs' if is_above else open_still}"
     if any(row.effect is not None and (row.launches_needed or math.inf) > most for row in undecided):
-        more, helps = f"more than the {most} fresh launch pairs of the longest run, ", "; a quieter machine needs fewer"
-    return f"deciding takes {more}about {how_many(minutes, 'minute')}: --gate-minutes {minutes}{helps}"
+        said += f"; the {most} fresh launch pairs of the longest run may be too few, on a quieter machine fewer decide"
+    alone = undecided[1:] == []
+    minutes = row.minutes_needed if alone else result.minutes_needed
+    return [f"{Verdict.UNDECIDED}: {said}. To decide: {reproduce_command(row.id if alone else '', header, minutes)}"]
+
+
+def _other_sentences(result: GateResult) -> list[str]:
+    """One for each reason why cases have no figures."""
+    others = [row for row in result.cases if row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED)]
+    return _sentences_without_figures(others) + _same_sentences(result.cases)
 
 
 def _same_sentences(rows: Sequence[CaseResult]) -> list[str]:
@@ -264,17 +282,19 @@ def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
 
 
 def reproduce_command(case_id: str, header: Json, minutes: float | None = None) -> str:
-    """What to type in this folder to measure a case again, where known for as many minutes as it needs."""
+    """What to type in this folder to measure a case again, or without one all that was typed; where known for as many
+    minutes as it needs.
+    """
     typed = header.get("options") or f"--against {base_revision(header)}"
     if minutes is not None:
         typed = f"{re.sub(r'--gate-minutes[= ][^ ]+ ?', '', typed)} --gate-minutes {math.ceil(minutes)}"
     if tests := header.get("tests"):
         place = os.path.normpath(f"{tests.get('root')}/{case_id}")
         return f"{named.program()} run {shlex.quote(place)} {shlex.join(shlex.split(typed))}"
-    options, suite = shlex.split(typed), Path(header.get("suite") or named.SUITE)
+    options, suite, place = shlex.split(typed), Path(header.get("suite") or named.SUITE), case_id or "perf_tests"
     if options[:2] == named.CONFIGURED:
-        return named.as_typed_here([*named.CONFIGURED, f"{named.SUITE}/{case_id}", *options[2:]])
-    return named.as_typed_here([case_id if suite == Path.cwd() else f"{suite}/{case_id}", *options])
+        return named.as_typed_here([*named.CONFIGURED, f"{named.SUITE}/{place}", *options[2:]])
+    return named.as_typed_here([place if suite == Path.cwd() else f"{suite}/{place}", *options])
 
 
 def base_revision(header: Json) -> str:
@@ -323,7 +343,8 @@ def verdict_sentence(result: GateResult) -> str:
         said = f"of {how_many(unknown, 'case')} nothing is known, which is no success" if unknown else "no counter rose"
         same = f", {counts[Verdict.SAME]} {Verdict.SAME}" if counts[Verdict.SAME] else ""
         return f"gate: {result.verdict} ({len(result.cases) - counts[Verdict.SAME]}){same}: {said}"
-    counted = "none decided: " if set(counts) == {Verdict.UNDECIDED} else ""
+    is_none_decided = set(counts) == {Verdict.UNDECIDED} and result.verdict != RunVerdict.FAILED
+    counted = "none decided: " if is_none_decided else ""
     counted += ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
     if risen := [row.id for row in result.exact if row.is_failure]:
         counted += f"; {how_many(len(risen), 'counter')} rose in {how_many(len({*risen}), 'case')}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from perf_tests_suite.model.device import why_gpu_is_passed_over
 from perf_tests_suite.perf_tests.audit.rounds import BUSY_CORES
 from perf_tests_suite.perf_tests.bench.options import Against
 from perf_tests_suite.perf_tests.bench.recording import Line, line_or_log
@@ -53,6 +54,7 @@ from perf_tests_suite.perf_tests.report.gate_screens import (
     limits_to_accept,
     markdown,
     offer_entries,
+    quiet_lines,
     report_lines,
     verdict_table,
 )
@@ -60,6 +62,9 @@ from perf_tests_suite.perf_tests.run.before import machine_info_of
 from perf_tests_suite.perf_tests.run.bisection import VARIABLE, tell
 from perf_tests_suite.perf_tests.run.ends import kept_ratio, predicted_seconds, read_time_limit
 from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, program
+
+SECONDS_BETWEEN_LINES = 300.0
+"""Wait between lines of progress in a log: some end a job that is silent for long."""
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
@@ -117,6 +122,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         plan.rules.screen_pairs,
         plan.seconds,
         lambda: limit.seconds_left,
+        0.0 if config.option.verbose > 0 else SECONDS_BETWEEN_LINES,
     )
     workbench.beside = RunsBeside(suite.settings.device, str(plan.storage))
     workbench.beside.scan()
@@ -128,7 +134,9 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         )
 
     run = GateRun(plan, how_long=how_long)
-    config.pluginmanager.register(GateScreen(run, watch, unmeasured, workbench.neighbours), "gate")
+    passed_over = why_gpu_is_passed_over(suite.settings.device)
+    opening = [*([passed_over] if passed_over else []), *workbench.neighbours]
+    config.pluginmanager.register(GateScreen(run, watch, unmeasured, opening), "gate")
 
 
 def gate_eta(
@@ -149,12 +157,9 @@ def gate_eta(
     needed = cost.needed_seconds(of_cases, rules) * (kept_ratio(workbench.device) or 1.0) / 60
     cases, usable = how_many(len(items), "case"), len(os.sched_getaffinity(0))
     about = max(1, round(needed))
-    line = f"The gate of {cases} takes about {about} min, at most {minutes:g} (--gate-minutes)."
+    line = f"{cases} to measure, about {about} min."
     if about > minutes:
-        need = "needs" if len(items) == 1 else "need"
-        line = (
-            f"{cases} {need} about {about} min; --gate-minutes {minutes:g} ends it earlier, with cases left undecided."
-        )
+        line = f"{cases} to measure, {minutes:g} min (--gate-minutes), too few to decide all."
     threads = workbench.settings.threads if workbench.settings.device_type == "cpu" else 1
     if others is None or others + min(threads, usable) <= usable + BUSY_CORES:
         return line
@@ -189,6 +194,7 @@ class GateScreen:
         if self.run.plan.cases and not session.testsfailed:
             for sentence in self.opening:
                 self.watch.say(sentence)
+            session.config.option.maxfail = 0  # the gate ends its measuring itself, and each case has a verdict
             try:
                 run_gate(self.run, self.watch)
             except (TreeError, UnmeasurableError) as error:
@@ -251,10 +257,12 @@ class GateScreen:
         return "passed", words, ""
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+    def pytest_report_teststatus(self, report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
         words = dict(report.user_properties).get(VERDICT)
         if words is None:
             return None
+        if config.option.verbose <= 0:
+            return report.outcome, "", ""  # the screen has it
         letter = {"passed": ".", "failed": "F", "skipped": "s"}[report.outcome]
         return report.outcome, letter, re.sub(r" [+-][\d.]+%", "", str(words))  # the table has the figure
 
@@ -264,8 +272,8 @@ class GateScreen:
             session.exitstatus = code
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        lines = ending_lines(self.run)
-        terminalreporter.section("gate", sep="-")
+        lines = ending_lines(self.run, is_whole=terminalreporter.config.option.verbose > 0)
+        terminalreporter.ensure_newline()
         for line in lines:
             terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))
 
@@ -288,19 +296,23 @@ def finish(run: GateRun) -> int:
     return result.exit_code
 
 
-def ending_lines(run: GateRun) -> list[str]:
-    """Everything for a terminal at the end of a run, with where its samples and what may be accepted lie."""
+def ending_lines(run: GateRun, is_whole: bool = False) -> list[str]:
+    """Everything for a terminal at the end of a run, with where its samples and what may be accepted lie; the verdict
+    comes first and last.
+    """
     lines = ["No verdict: the run did not finish."]
     if run.result is not None:
-        lines = report_lines(run.result, run.header, run.plan.rules)
+        shown = report_lines if is_whole else quiet_lines
+        lines = shown(run.result, run.header, run.plan.rules, run.what_changed)
         limits = limits_to_accept(run.result, base_revision(run.header))
         if limits:
             stem = run.paths[-1].name.partition(".")[0]
             run.notes.append(offer_entries(limits, run.paths[-1].with_name(f"{stem}_accept.toml")))
     for path in run.paths[-1:]:
         typed = shlex.quote(os.path.relpath(path))
-        run.notes.append(f"Samples: {path}. Judge them again with `{program()} replay {typed}`.")
-    return [*lines[:-1], *run.what_changed, *lines[-1:], *run.notes, *search_lines(run)]
+        run.notes.append(f"Samples: `{program()} replay {typed}` judges them again.")
+    last = lines[-1:] if run.result is not None else []
+    return [*(lines[:-1] if last else lines), *run.notes, *search_lines(run), *last]
 
 
 def search_lines(run: GateRun) -> list[str]:
@@ -321,9 +333,12 @@ def search_lines(run: GateRun) -> list[str]:
     options = options[2:] if options[:2] == CONFIGURED else options
     case = case if plan.tests is None else os.path.normpath(f"{plan.root}/{case}")
     typed = shlex.join(["run", case.removeprefix("perf_tests/"), *options, "--against", base.short_hash, "--bisect"])
-    lines, command = [f"Which of {between} commits is it? Type in {root}:"], program()
+    command, first = program(), ""
     if plan.repository.holds_suite:  # what measures must not be what git checks out
         copy = f"../{root.name}-judge"
-        lines += [f"  git worktree add --detach {copy} HEAD", f"  make -C {copy} .venv/.installed"]
+        first = f"git worktree add --detach {copy} HEAD && make -C {copy} .venv/.installed && "
         command = f"{copy}/.venv/bin/perf-tests"
-    return [*lines, f"  git bisect start HEAD {base.short_hash}", f"  git bisect run {command} {typed}"]
+    return [
+        f"Which of {between} commits is it? Type in {root}:",
+        f"  {first}git bisect start HEAD {base.short_hash} && git bisect run {command} {typed}",
+    ]

@@ -23,7 +23,13 @@ from perf_tests_suite.perf_tests.gate.verdicts import (
 )
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.report import gate_screens as screens
-from perf_tests_suite.perf_tests.report.gate_screens import limits_to_accept, markdown, report_lines, verdict_sentence
+from perf_tests_suite.perf_tests.report.gate_screens import (
+    limits_to_accept,
+    markdown,
+    quiet_lines,
+    report_lines,
+    verdict_sentence,
+)
 from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, SUITE
 from tests.support.simulated_launches import RULES
 
@@ -92,12 +98,36 @@ def test_a_run_says_how_many_cases_run_the_same_program_and_why_the_others_were_
 def test_what_fails_is_said_before_the_table_which_begins_with_it_and_has_every_case() -> None:
     lines = report_lines(result(), HEADER, RULES)
     top = next(place for place, line in enumerate(lines) if line.startswith("case "))
-    assert [line.split(":")[0] for line in lines[:top]] == ["SLOWER", "GONE", "GONE", "MORE"]
+    assert [line.split(":")[0] for line in lines[:top]] == ["gate", "SLOWER", "GONE", "GONE", "MORE", "UNDECIDED"]
     verdicts = ["SLOWER, MORE", "GONE", "GONE", "UNDECIDED", "OK", "OK", "OK"]
     assert [f" {verdict} " in line for verdict, line in zip(verdicts, lines[top + 1 :], strict=False)] == [True] * 7
     assert [line.split()[-1] for line in lines[top : top + 5]] == ["needed", "-", "-", "-", "41"]
     assert all(line.isprintable() for line in lines), "nothing printed can move the cursor"
-    assert lines[-1] == "gate: FAILED (1 SLOWER, 3 OK, 1 UNDECIDED, 2 GONE; 1 counter rose in 1 case)"
+    assert lines[0] == "gate: FAILED (1 SLOWER, 3 OK, 1 UNDECIDED, 2 GONE; 1 counter rose in 1 case)"
+
+
+@pytest.mark.parametrize(("cases", "most_lines"), [(2, 10), (30, 38)])
+def test_a_quiet_screen_is_short_whatever_it_has_to_say(cases: int, most_lines: int) -> None:
+    """The verdict first, then what failed, then what is undecided with one command, then the table, without SAME."""
+    same = [case(Verdict.SAME, 99, **UNTIMED, explanation=SAME_PROGRAM)]
+    for verdict in (Verdict.OK, Verdict.SLOWER, Verdict.UNDECIDED, Verdict.NEW, Verdict.MORE):
+        rows = [case(verdict, number) for number in range(cases)]
+        risen = [counted(number, "saved_bytes", 7, 8) for number in range(cases)] if verdict == Verdict.MORE else []
+        lines = quiet_lines(
+            result([*rows, *same], risen, minutes_needed=9.0), HEADER, RULES, ["What changed in it:", "  +1"]
+        )
+        assert len(lines) <= most_lines
+        assert (lines[0].startswith("gate: FAILED ("), "small-ctx99" in str(lines)) == (True, False)
+        told = [
+            line.partition(":")[0] for line in lines[2 : next(i for i, line in enumerate(lines) if line[:5] == "case ")]
+        ]
+        loud = [] if verdict in (Verdict.OK, Verdict.SAME) else [verdict]
+        assert [*dict.fromkeys(told)] in ([*loud, "What changed in it", "  +1"], ["What changed in it", "  +1", *loud])
+        assert any("more: -v" in line for line in lines) == (cases > screens.MOST_ROWS)
+
+
+def test_nothing_is_called_undecided_of_a_run_that_failed() -> None:
+    assert verdict_sentence(result([NOISY], EXACT)) == "gate: FAILED (1 UNDECIDED; 1 counter rose in 1 case)"
 
 
 BOTH_CLOCKS = {"cpu": EFFECT, "wall": Effect(1.0, 0.9, 1.1, 10)}
@@ -130,14 +160,14 @@ def test_a_figure_of_a_run_is_printed_once() -> None:
 
 
 UNDECIDED: list[tuple[list[CaseResult], list[str]]] = [
-    ([NOISY], ["fp32-naive: a slowdown of 3.0% is neither confirmed nor excluded. Deciding takes more than the 36 "]),
-    ([replace(NOISY, launches_needed=36)], [" excluded. Deciding takes about 34 minutes: --gate-minutes 34. Alone"]),
+    ([NOISY], ["fp32-naive: a slowdown of 3.0% is neither confirmed nor excluded; the 36 fresh launch pairs of the "]),
+    ([replace(NOISY, launches_needed=36)], [" neither confirmed nor excluded. To decide: "]),
     ([replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6), launches_needed=None)],
-     ["fp32-naive: it needs confirmation by fresh launch pairs.", "a quieter machine needs fewer. "]),
-    ([replace(NOISY, effect=None)], ["too few launch pairs. Deciding takes at most about 34 minutes"]),
+     ["fp32-naive: it needs confirmation by fresh launch pairs; the 36 ", "on a quieter machine fewer decide. "]),
+    ([replace(NOISY, effect=None)], ["too few launch pairs. To decide: "]),
     ([NOISY, replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6))],
-     ["of 2 cases a slowdown of 3.0% is neither", "and of 1, whose interval lies above 0.5%", "; column needed: "]),
-    ([replace(NOISY, effect=None)] * 3, ["of 3 cases", "too few launch pairs to say how many would decide"]),
+     ["of 2 cases a slowdown of 3.0% is neither", "and of 1, whose interval lies above 0.5%"]),
+    ([replace(NOISY, effect=None)] * 3, ["of 3 cases"]),
 ]  # fmt: skip
 
 
@@ -148,9 +178,9 @@ def test_what_is_undecided_is_one_sentence_that_says_what_it_would_take(number: 
     passed = result(rows, [], verdict=RunVerdict.PASSED, minutes_needed=33.4)
     sentence = said(passed, "UNDECIDED: ", header)
     assert [word for word in words if word not in sentence] == []
-    assert "about 34 minutes: --gate-minutes 34" in sentence
-    _, _, command = sentence.partition(" One alone: pytest " if rows[1:] else ". Alone: pytest ")
-    assert command == f"'{ID.format(3)}' --size tiny --against main --gate-minutes 5"
+    _, _, command = sentence.partition(" To decide: pytest ")
+    place, minutes = ("perf_tests", 34) if rows[1:] else (f"'{ID.format(3)}'", 5)
+    assert command == f"{place} --size tiny --against main --gate-minutes {minutes}"
     assert verdict_sentence(passed) == f"gate: PASSED (none decided: {len(rows)} UNDECIDED)"
 
 

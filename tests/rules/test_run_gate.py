@@ -66,7 +66,9 @@ def test_a_verdict_is_its_tests_result(
     shown: pytest.TestReport = item.ihook.pytest_runtest_logreport.call_args.kwargs["report"]
     assert (shown.outcome, dict(shown.user_properties)[VERDICT]) == (outcome, words)
     letter = {"passed": ".", "failed": "F"}.get(outcome, "s")
-    assert found.pytest_report_teststatus(shown) == (outcome, letter, words.replace(" +5.2%", ""))
+    quiet, verbose = (Mock(option=Mock(verbose=number)) for number in (-2, 1))
+    assert found.pytest_report_teststatus(shown, verbose) == (outcome, letter, words.replace(" +5.2%", ""))
+    assert found.pytest_report_teststatus(shown, quiet) == (outcome, "", ""), "no progress beside the screen"
     text = shown.longrepr[2] if isinstance(shown.longrepr, tuple) else str(shown.longrepr or "")
     assert said in text
     assert (text == "") == (said == "")
@@ -116,11 +118,12 @@ def test_the_gate_says_first_how_long_it_takes_and_that_the_machine_is_busy(monk
         )
         workbench = Workbench(settings, Mock(), Mock(), 2**30)
         said = gate_eta(items, rules, 60.0, workbench, others)
-        assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 60 (--gate-minutes).")
+        assert said.startswith(f"4 cases to measure, about {minutes} min.")
         assert ("BUSY MACHINE: other programs use" in said) == is_busy
-    ended = f"4 cases need about {minutes} min; --gate-minutes 15 ends it earlier, with cases left"
-    assert gate_eta(items, rules, 15.0, workbench, None).startswith(ended)
-    assert gate_eta(items[:1], rules, 15.0, workbench, None).startswith("1 case needs about ")
+    assert (
+        gate_eta(items, rules, 15.0, workbench, None)
+        == "4 cases to measure, 15 min (--gate-minutes), too few to decide all."
+    )
 
 
 def test_what_the_gate_says_first_comes_before_its_first_launch_pair(monkeypatch: pytest.MonkeyPatch) -> None:

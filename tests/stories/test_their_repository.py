@@ -87,7 +87,7 @@ def test_unchanged_code_passes_and_the_repository_is_left_as_it_was(theirs: Path
     before = [git(theirs, *words.split()) for words in asked]
     ended = gated(theirs, MODEL, exits=0)
     assert f"{FORWARD} SAME" in ended.output
-    assert "Head is the working tree with its 1 uncommitted change." in ended.output
+    assert "and 1 uncommitted change)" in ended.output
     assert [git(theirs, *words.split()) for words in asked] == before
 
 
