@@ -1,11 +1,12 @@
 """pytest's hooks: which cases are collected, and what happens to each."""
 
 import gc
+import io
 import os
 import re
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -87,10 +88,8 @@ def _refuse_unknown_option(parser: pytest.Parser, words: Sequence[str]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     check_starter(config)
-    option = config.option
-    if (option.against or option.against_option) and option.verbose <= 0 and not option.collectonly:
-        # The gate's screen stands alone, without pytest's header, progress and summary.
-        option.verbose, option.reportchars = -2, ""
+    if _has_a_screen_of_its_own(config):
+        config.option.verbose, config.option.reportchars = QUIET, ""
     config.pluginmanager.register(Termination(), NAME)
     environment = {**os.environ}
     ended = ExitStack()
@@ -116,6 +115,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
         ranks.rendezvous(config)
     suite.saving = take_over(config, repository.root / ".benchmarks")
+
+
+QUIET = -2
+"""pytest's verbosity without header, progress by file and summary."""
+
+
+def _has_a_screen_of_its_own(config: pytest.Config) -> bool:
+    """Whether this session gates or measures, and nobody asked for pytest's own words by -v or -q."""
+    option = config.option
+    if option.verbose or option.collectonly or option.usepdb:
+        return False
+    if option.against or option.against_option:
+        return True
+    is_timed = not (option.benchmark_disable or option.benchmark_skip or option.nvtx or asks_for_ranks(config))
+    return is_timed and all(path == before.HERE or path.parent == before.HERE for path in before.typed_paths(config))
+
+
+@contextmanager
+def _printing_once() -> Iterator[None]:
+    """Print each line that code of the user's prints inside once: a model is built more often."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        for line in dict.fromkeys(printed.getvalue().splitlines()):
+            print(line)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -183,7 +209,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    return [] if _is_late(config) else before.how_long(config)
+    if _is_late(config):
+        return []
+    is_recorded = session_of(config).run is not None
+    header = pytest_report_header(config) if config.option.verbose == QUIET and is_recorded else []
+    return [*header, *before.how_long(config)]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -299,8 +329,10 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
             f"{os.path.relpath(compared[0].path)} is no benchmark of the suite, whose records do not hold it, so "
             "nothing would compare it; run it alone, as pytest-benchmark does, or drop --benchmark-compare."
         )
+    if config.option.verbose == QUIET and (others or not benchmarks):
+        config.option.verbose = 0  # these have no screen of their own
     if benchmarks and not config.option.collectonly and not session.testsfailed:
-        with termination_of(config).waiting(), _agreed(suite, "ready"), _as_usage_error(config):
+        with termination_of(config).waiting(), _agreed(suite, "ready"), _as_usage_error(config), _printing_once():
             benchmarks = before.get_ready(config, benchmarks)
         if suite.peers is not None:
             from perf_tests_suite.perf_tests.run import ranks
@@ -309,7 +341,8 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
         if suite.against is not None:
             from perf_tests_suite.perf_tests.run import gate
 
-            gate.get_ready(config, benchmarks)
+            with _printing_once():
+                gate.get_ready(config, benchmarks)
     items[:] = [*benchmarks, *others]
 
 

@@ -191,9 +191,6 @@ def run_gate(run: GateRun, watch: GateProgress, compare: Compare | None = None) 
         (compare or compare_programs)(run, trees, watch)
         if run.why_measured:
             watch.say(comparison_sentence(run.why_measured))
-        left = [case for case in run.plan.cases if run.why_measured.get(case) != ""]
-        if left and run.how_long is not None and run.plan.seconds:
-            watch.say(run.how_long(left))
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
@@ -409,6 +406,8 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
             return "finished"
         if pair and time.monotonic() - start + measuring.expected_seconds(step.stage, cases) > plan.seconds:
             return "budget"
+        if not pair and run.how_long is not None:
+            measuring.watch.say(run.how_long(cases))
         by_model = groupby(cases, key=lambda case_id: plan.cases[case_id].built_from)
         try:
             measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
@@ -581,7 +580,9 @@ def _difference_lines(found: Difference | CompiledDifference | str) -> list[str]
     if isinstance(found, CompiledDifference):
         return found.lines
     if not found.rows:
-        return ["both sides issue the same operations; the cause is none that they show, such as work in Python."]
+        return [
+            "both sides issue the same operations; the cause is none that they show, such as tensors that are kept or work in Python."
+        ]
     told = [*map(row_sentence, found.rows[:MOST_ROWS])]
     left = len(found.rows) - len(told)
     return [*told[:-1], f"{told[-1]} ({how_many(left, 'row')} more: perf-tests diff)"] if left else told

@@ -287,8 +287,8 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     The table is at most `width` characters wide while a column can be dropped; what bounds a case is shown where it is
     known. A reason that several cases share stands once.
     """
-    lines = busy_lines(record)
-    cells = timed_cells(record)
+    lines, cells = busy_lines(record), timed_cells(record)
+    are_all_busy = all(BUSY in cell.flags for cell in cells)
     computing = [CaseContext(cell, record) for cell in cells if not is_collective(cell.identity)]
     if computing:
         columns = [EVERY_COLUMN[name] for name in RESULTS]
@@ -301,6 +301,8 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     for cell in cells:
         rounds = cell.measured.suggested_warmup_rounds
         for flag in cell.flags:
+            if flag == BUSY and are_all_busy:  # as the first line has said
+                continue
             advice = f"; set --warmup-rounds {rounds}" if flag == SHORT_WARMUP and rounds is not None else ""
             sentence = FLAGS[flag].sentence if flag in FLAGS else flag  # an older or a newer suite's
             if flag == NOT_COMPILED:

@@ -172,13 +172,15 @@ def show(terminal: pytest.TerminalReporter) -> None:
     """Write the screen of the record, below pytest-benchmark's table, and what only this process knows of the run."""
 
     def section(title: str, lines: Sequence[ScreenLine]) -> None:
-        if lines:
+        if lines and is_titled:
             terminal.section(title, sep="-")
         for text, is_red in lines:
             # pytest's own colours, which `--color` and NO_COLOR turn off.
             terminal.write_line(text, red=is_red)
 
     suite = session_of(terminal.config)
+    is_titled = terminal.config.option.verbose >= 0
+    terminal.ensure_newline()
     run, counters = suite.run, [(line, False) for line in suite.ledger_lines]
     if run is None:
         section("counters", counters)

@@ -147,9 +147,11 @@ class Termination:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """What follows saves, which ends whole and says what it did."""
+        """What follows saves, which ends whole and says what it did; pytest need not, between exclamation marks."""
         try:
             return (yield)
+        except TerminatedError:
+            return True
         finally:
             self._waits = True
 

@@ -66,6 +66,15 @@ def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run() -> None:
         assert is_restricted(chosen), "whatever plugin deselects"
 
 
+def test_what_a_constructor_prints_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the model is refused after that."""
+    with pytest.raises(ValueError, match="no model"), plugin._printing_once():
+        for _ in range(3):
+            print("built\nof 3 layers")
+        raise ValueError("no model")
+    assert capsys.readouterr().out == "built\nof 3 layers\n"
+
+
 OF_OTHERS: dict[str, dict[str, Any]] = {
     "drop -n": {"dist": "load"}, "drop --codspeed": {"codspeed": True}, "-p no:rerunfailures": {"reruns": 2},
     "-p no:repeat": {"count": 2},

@@ -50,6 +50,7 @@ def test_the_command_that_an_interrupted_run_prints_completes_it(ended: dict[str
     assert before == [completed.measured[AT_8]]
     assert re.search(r"resume with `\S+( -m perf_tests)? run -", ended["SIGTERM"].output)
     assert "--config-file" not in ended["SIGTERM"].output.partition("resume with `")[2]
+    assert not any("!!!" in launch.output for launch in ended.values()), "what pytest says of an exception"
 
 
 def test_a_case_that_brings_a_signal_upon_itself_is_given_up(ended: dict[str, Launch], tmp_path: Path) -> None:
@@ -97,8 +98,7 @@ def test_slices_on_fresh_machines_make_the_record_of_one_go(whole: Launch, tmp_p
     assert "--time-limit 2.5 is reached, 4 cases are left" in first.output
     assert "resume with `pytest" in first.output
     opening = first.output.partition("No interrupted run of this machine to resume; this is a new run.")
-    assert "test_forward.py" not in opening[0].partition("collected")[2]
-    assert "test_forward.py" in opening[2], "it is said before the first case"
+    assert " cases, about " in opening[2], "it is said before the first case"
     assert len(first.finished) == 4
     second = launch(first.copied(tmp_path), *slow, "--time-limit=2.6", exits=0)
     assert (cases(second.record), second.journals) == (cases(whole.record), [])
