@@ -580,9 +580,8 @@ def _difference_lines(found: Difference | CompiledDifference | str) -> list[str]
     if isinstance(found, CompiledDifference):
         return found.lines
     if not found.rows:
-        return [
-            "both sides issue the same operations; the cause is none that they show, such as tensors that are kept or work in Python."
-        ]
+        beside = "tensors that are kept, or work in Python"
+        return [f"both sides issue the same operations; the cause is none that they show, such as {beside}."]
     told = [*map(row_sentence, found.rows[:MOST_ROWS])]
     left = len(found.rows) - len(told)
     return [*told[:-1], f"{told[-1]} ({how_many(left, 'row')} more: perf-tests diff)"] if left else told
