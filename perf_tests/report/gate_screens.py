@@ -92,30 +92,32 @@ def show(arguments: argparse.Namespace, result: GateResult, header: Json, rules:
 
 def report_lines(result: GateResult, header: Json, rules: Rules, changes: Sequence[str] = ()) -> list[str]:
     """Everything for a terminal: the verdict, what fails with its `changes` of the program, what is undecided, the
-    table, what else is to be said, the conditions.
+    table, what else is to be said, the conditions, and the verdict again.
     """
-    lines = [verdict_sentence(result), *failure_sentences(result, header), *changes]
+    verdict = verdict_sentence(result)
+    lines = [verdict, *failure_sentences(result, header), *changes]
     lines += _undecided_sentences(result, header, rules)
     lines += table(*verdict_table(result)) if result.cases else []
     lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
-    lines += [*_other_sentences(result), *condition_lines(result, header, rules)]
+    lines += [*_other_sentences(result), *condition_lines(result, header, rules), verdict]
     return [printable(line) for line in lines]
 
 
 def quiet_lines(result: GateResult, header: Json, rules: Rules, changes: Sequence[str] = ()) -> list[str]:
-    """What a person needs of it, in the same order, and the verdict again as the last line: no row of a case that was
-    not measured because it is the same, at most `MOST_ROWS` others, no conditions.
+    """What a person needs of it, in the same order: no row of a case that was not measured because it is the same, at
+    most `MOST_ROWS` others, no conditions.
     """
     words, rows = verdict_table(result)
     told = [row for row in rows if row[1] != Verdict.SAME]
     left = len(told[MOST_ROWS:])
     untimed = [row for row in result.cases if row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED)]
-    lines = [verdict_sentence(result), condition_lines(result, header, rules)[0]]
+    verdict = verdict_sentence(result)
+    lines = [verdict, condition_lines(result, header, rules)[0]]
     lines += [*failure_sentences(result, header), *changes, *_undecided_sentences(result, header, rules)]
     lines += [*_sentences_without_figures(untimed), *_uncounted_sentences(result)]
     lines += table(words, told[:MOST_ROWS]) if told and any(result.pairs) else []
     lines += [f"{how_many(left, 'row')} more: -v, or perf-tests replay."] if left else []
-    return [printable(line) for line in lines]
+    return [printable(line) for line in (*lines, verdict)]
 
 
 def markdown(result: GateResult, header: Json, rules: Rules) -> str:

@@ -103,7 +103,7 @@ def test_what_fails_is_said_before_the_table_which_begins_with_it_and_has_every_
     assert [f" {verdict} " in line for verdict, line in zip(verdicts, lines[top + 1 :], strict=False)] == [True] * 7
     assert [line.split()[-1] for line in lines[top : top + 5]] == ["needed", "-", "-", "-", "41"]
     assert all(line.isprintable() for line in lines), "nothing printed can move the cursor"
-    assert lines[0] == "gate: FAILED (1 SLOWER, 3 OK, 1 UNDECIDED, 2 GONE; 1 counter rose in 1 case)"
+    assert lines[0] == lines[-1] == "gate: FAILED (1 SLOWER, 3 OK, 1 UNDECIDED, 2 GONE; 1 counter rose in 1 case)"
 
 
 @pytest.mark.parametrize(("cases", "most_lines"), [(2, 10), (30, 38)])
