@@ -1,12 +1,11 @@
 """pytest's hooks: which cases are collected, and what happens to each."""
 
 import gc
-import io
 import os
 import re
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -130,18 +129,6 @@ def _has_a_screen_of_its_own(config: pytest.Config) -> bool:
         return True
     is_timed = not (option.benchmark_disable or option.benchmark_skip or option.nvtx or asks_for_ranks(config))
     return is_timed and all(path == before.HERE or path.parent == before.HERE for path in before.typed_paths(config))
-
-
-@contextmanager
-def _printing_once() -> Iterator[None]:
-    """Print each line that code of the user's prints inside once: a model is built more often."""
-    printed = io.StringIO()
-    try:
-        with redirect_stdout(printed):
-            yield
-    finally:
-        for line in dict.fromkeys(printed.getvalue().splitlines()):
-            print(line)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -332,7 +319,7 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
     if config.option.verbose == QUIET and (others or not benchmarks):
         config.option.verbose = 0  # these have no screen of their own
     if benchmarks and not config.option.collectonly and not session.testsfailed:
-        with termination_of(config).waiting(), _agreed(suite, "ready"), _as_usage_error(config), _printing_once():
+        with termination_of(config).waiting(), _agreed(suite, "ready"), _as_usage_error(config):
             benchmarks = before.get_ready(config, benchmarks)
         if suite.peers is not None:
             from perf_tests_suite.perf_tests.run import ranks
@@ -341,8 +328,7 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
         if suite.against is not None:
             from perf_tests_suite.perf_tests.run import gate
 
-            with _printing_once():
-                gate.get_ready(config, benchmarks)
+            gate.get_ready(config, benchmarks)
     items[:] = [*benchmarks, *others]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import shorten
 from traceback import extract_tb
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
@@ -66,7 +66,7 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
             _defaults_kept(f"{what}: it changed", UserCodeError),
             _forks_watched(f"{what}: a process that it forked"),
             _at_most(seconds),
-            redirect_stdout(_Printed()),
+            _printed_once(),
         ):
             warnings.simplefilter("ignore")
             yield
@@ -92,17 +92,38 @@ def _told(error: Exception) -> str:
     return f"{shorten(text, half, placeholder='')} ... {text[-half:].partition(' ')[2]}"
 
 
+@contextmanager
+def _printed_once() -> Iterator[None]:
+    stream = _Printed()
+    try:
+        with redirect_stdout(stream):
+            yield
+    finally:
+        stream.show(stream.begun)
+
+
 class _Printed(io.TextIOBase):
     """Standard error, for the first that user's code prints: standard output is the verb's own, JSON for example."""
 
     left = 2000
     """Characters, of all blocks together: a check calls the code often."""
+    lines: ClassVar[set[str]] = set()
+    """Those that were shown: a model is built often too, and says the same of itself."""
+    begun = ""
+    """The line that has no end yet."""
 
     def write(self, text: str) -> int:
+        *whole, self.begun = (self.begun + text).split("\n")
+        for line in whole:
+            if line not in _Printed.lines:
+                _Printed.lines.add(line)
+                self.show(f"{line}\n")
+        return len(text)
+
+    def show(self, text: str) -> None:
         if shown := text[: _Printed.left]:
             _Printed.left -= len(shown)
             sys.stderr.write(shown if _Printed.left else f"{shown} ...\n(more that your code prints is not shown)\n")
-        return len(text)
 
     def flush(self) -> None:
         sys.stderr.flush()

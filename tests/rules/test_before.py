@@ -1,7 +1,7 @@
 """Before the first case: the cases of a run, what it refuses, its baseline, and what its record says of it."""
 
 import re
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,19 +64,6 @@ def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run() -> None:
         assert is_restricted(chosen) is restricts, (words, options)
         plugin.pytest_deselected([Mock(config=chosen)])
         assert is_restricted(chosen), "whatever plugin deselects"
-
-
-def test_what_a_constructor_prints_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where the model is refused after that."""
-
-    def build() -> None:
-        print("built\nof 3 layers")
-
-    with suppress(ValueError), plugin._printing_once():
-        build()
-        build()
-        raise ValueError("no model")
-    assert capsys.readouterr().out == "built\nof 3 layers\n"
 
 
 OF_OTHERS: dict[str, dict[str, Any]] = {

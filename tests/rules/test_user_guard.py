@@ -151,18 +151,19 @@ def test_a_process_that_a_case_started_and_left_alone_costs_nothing_and_ends_wit
     assert os.waitpid(pid, 0)[1] == signal.SIGKILL
 
 
-def test_what_a_user_prints_without_end_is_shown_as_far_as_a_screen_goes(
+def test_what_a_user_prints_is_shown_once_and_as_far_as_a_screen_goes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard._Printed, "left", 2000)
-    for _ in range(2):
+    monkeypatch.setattr(guard._Printed, "lines", set())
+    for number in (1, 1, 2):
         with guard.guarded("a model"):
-            print("Y" * 1_500)
+            print(number, "Y" * 1_500)
     for _ in range(3):
         with guard.guarded("a model"):
             print("Z" * 1_000_000)
     out, err = capsys.readouterr()
-    assert (out, err.count("Y"), err.count("Z")) == ("", 2000 - len("\n"), 0)
+    assert (out, err.count("1 Y"), err.count("Y"), err.count("Z")) == ("", 1, 2000 - len("1 \n2 "), 0)
     assert err.count("more that your code prints is not shown") == 1
 
 
