@@ -189,7 +189,8 @@ def show(terminal: pytest.TerminalReporter) -> None:
     for title, lines in screen.sections if screen else [comparison_section(comparison)] if comparison else []:
         section(title, lines)
     seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
-    said = [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes]
+    neighbours = [sentence for sentence in suite.workbench.neighbours if sentence not in run.opening]
+    said = [time_line(seconds), *suite.workbench.doubts, *neighbours, *run.notes]
     section("run", [(line, False) for line in said])
     for failure in (*run.failures, *(screen.failures if screen else comparison.failures if comparison else ())):
         terminal.write_line(failure, red=True)

@@ -204,10 +204,10 @@ def how_long(config: pytest.Config) -> list[str]:
     if not suite.is_ready or suite.workbench.session is None:
         return []
     predicted = suite.workbench.session.progress.predicted_seconds
-    opening = suite.run.opening if suite.run is not None else []
-    if not predicted:
-        return opening
-    return [*opening, eta(predicted, suite.workbench.device), *suite.workbench.neighbours]
+    if suite.run is None or not predicted:
+        return [] if suite.run is None else suite.run.opening
+    suite.run.opening += [eta(predicted, suite.workbench.device), *suite.workbench.neighbours]
+    return suite.run.opening
 
 
 # What cannot run, or would say nothing, is refused before the first case.
