@@ -123,7 +123,8 @@ QUIET = -2
 def _has_a_screen_of_its_own(config: pytest.Config) -> bool:
     """Whether this session gates or measures, and nobody asked for pytest's own words by -v or -q."""
     option = config.option
-    if option.verbose or option.collectonly or option.usepdb:
+    shapes_a_table = any(word.startswith(before.SHAPES_TABLE) for word in config.invocation_params.args)
+    if option.verbose or option.collectonly or option.usepdb or shapes_a_table:
         return False
     if option.against or option.against_option:
         return True

@@ -172,7 +172,7 @@ def show(terminal: pytest.TerminalReporter) -> None:
     """Write the screen of the record, below pytest-benchmark's table, and what only this process knows of the run."""
 
     def section(title: str, lines: Sequence[ScreenLine]) -> None:
-        if lines and is_titled:
+        if lines and (is_titled or title not in ("results", "run")):
             terminal.section(title, sep="-")
         for text, is_red in lines:
             # pytest's own colours, which `--color` and NO_COLOR turn off.
