@@ -44,7 +44,7 @@ def gate_their_tests(tests: Sequence[str], words: Sequence[str], rules: Rules | 
         print(f"ERROR: {printable(str(error))}", file=sys.stderr)
         return NOT_RUN
     code = finish(run)
-    print("\n".join(painted(line, has_colours()) for line in ending_lines(run)))
+    print("\n".join(painted(line, has_colours()) for line in ending_lines(run, is_whole=True)))
     return code
 
 

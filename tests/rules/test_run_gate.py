@@ -85,7 +85,7 @@ def test_a_verdict_is_its_tests_result(
     ],
 )  # fmt: skip
 def test_the_exit_code_is_that_of_its_verdict(verdict: RunVerdict, before: int, exit_code: int, tmp_path: Path) -> None:
-    session, terminal = Mock(exitstatus=before), Mock()
+    session, terminal = Mock(exitstatus=before), Mock(**{"config.option.verbose": 0})
     found = plugin(OK, verdict, summary=tmp_path / "gone/gate.md")
     found.pytest_sessionfinish(session)
     assert session.exitstatus == exit_code
