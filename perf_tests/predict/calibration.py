@@ -101,6 +101,7 @@ def calibration_of(measured: Sequence[MeasuredPass], machine: TargetMachine) -> 
             )
         (hosts if told == "host" else devices).append((one, figure))
     for found, key, widest in (
+        ([(one, one.seconds) for one in measured], lambda one: one.case, LIKE_HOST[1] / LIKE_HOST[0]),
         (hosts, lambda one: (one.case.phase, one.case.precision), LIKE_HOST[1] / LIKE_HOST[0]),
         (devices, lambda one: "", KNOWN_DEVICE[1] / KNOWN_DEVICE[0]),
     ):

@@ -80,6 +80,10 @@ def test_what_nothing_explains_and_what_contradicts_itself_is_refused() -> None:
     pair = [measured(seconds_of(host=1.0), "the first"), measured(seconds_of(host=3.0), "the second")]
     with pytest.raises(ValueError, match=r"the first and the second contradict each other: .* 3\.0 x as long"):
         calibration_of(pair, MACHINE)
+    # Of one pass even where one time tells launches and the other kernels.
+    pair_of_kinds = [typed_pass(f"full_step small 512 bf16={milliseconds}ms", MACHINE) for milliseconds in (41, 240)]
+    with pytest.raises(ValueError, match=r"in 41 ms and .* in 240 ms contradict each other: .* 5\.9 x as long"):
+        calibration_of(pair_of_kinds, MACHINE)
     other = replace(pair[1], case=replace(CASE, precision="bf16"))
     assert len(calibration_of([pair[0], other], MACHINE).hosts) == 2
     with pytest.raises(ValueError, match="computes while it launches"):
