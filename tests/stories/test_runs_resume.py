@@ -50,7 +50,7 @@ def test_the_command_that_an_interrupted_run_prints_completes_it(ended: dict[str
     assert before == [completed.measured[AT_8]]
     assert re.search(r"resume with `\S+( -m perf_tests)? run -", ended["SIGTERM"].output)
     assert "--config-file" not in ended["SIGTERM"].output.partition("resume with `")[2]
-    assert "!!!" not in ended["SIGTERM"].output, "what pytest says of an exception"
+    assert "TerminatedError" not in ended["SIGTERM"].output, "what pytest says of an exception"
 
 
 def test_a_case_that_brings_a_signal_upon_itself_is_given_up(ended: dict[str, Launch], tmp_path: Path) -> None:
