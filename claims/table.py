@@ -16,6 +16,7 @@ from claims import (
     histories,
     kernel_bounds,
     predicted_times,
+    their_tests,
 )
 
 Figures = Mapping[str, float]
@@ -277,6 +278,15 @@ CLAIMS = {
     "bisect": Claim(
         "of 16 commits, `git bisect run` names the one that is 10 % slower",
         {"searches that name another commit": NONE}, gate_elsewhere.bisect, 120,
+    ),
+    "their-tests": Claim(
+        "twelve tests of somebody's: unchanged code passes, 5 % more work is found in 9 of 10, 3 % in 7 of 10",
+        {
+            "gates of unchanged code that fail": NONE,
+            "slowdowns of 5% of 10 not found": at_most(1),
+            "slowdowns of 3% of 10 not found": at_most(3),
+        },
+        their_tests.their_tests, 300,
     ),
 }  # fmt: skip
 """Claims by name: first what measures no time, then what is soon tried."""
