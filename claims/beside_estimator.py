@@ -1,6 +1,6 @@
 """Published times beside two predictions of them: the suite's, fitted without their source, and torch's own.
 
-`torch.distributed._tools.RuntimeEstimator` adds up a roofline of each operation. From torch 2.14 on it takes a card's
+torch's own `RuntimeEstimator` adds up a roofline of each operation. From torch 2.14 on it takes a card's
 name, and so answers for one that is not here; its roofline knows no launches.
 """
 
@@ -14,13 +14,12 @@ from statistics import mean, median
 from unittest.mock import patch
 
 import torch
-from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 
 from claims.predicted_times import E2E, everything, fits_without, optimizer_loops, predicted_by, published_attention
 from claims.published import published_rows
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
-from perf_tests_suite.perf_tests.hardware.torch_private import fake_tensors
+from perf_tests_suite.perf_tests.hardware.torch_private import fake_tensors, runtime_estimator
 from perf_tests_suite.perf_tests.predict.fake_run import fake_training
 from perf_tests_suite.perf_tests.records.format import table
 
@@ -35,7 +34,7 @@ PARTS = {"forward": ("forward",), "backward": ("backward",), "forward_backward":
 
 def beside_the_estimator() -> Mapping[str, float]:
     """Print, for each source and card, the medians of predicted over measured; none where torch takes no card."""
-    if "gpu_type" not in signature(RuntimeEstimator).parameters:
+    if "gpu_type" not in signature(runtime_estimator()).parameters:
         print(f"torch {torch.__version__} has no RuntimeEstimator that takes the name of a card; 2.14 has")
         return {}
     rows = published_rows(E2E)
@@ -87,7 +86,7 @@ def _of_few_layers(case: LanguageModelCase, card: str) -> Mapping[str, float]:
         tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)
         outcome = tokens_BT
         for part in ("forward", "loss", "backward"):
-            estimator = RuntimeEstimator(gpu_type=card)  # type: ignore[call-arg]  # from 2.14 on
+            estimator = runtime_estimator()(gpu_type=card)  # from 2.14 on
             with redirect_stdout(StringIO()), estimator(estimate_mode_type="operator-level-cost-model"):
                 if part == "forward":
                     outcome = training.forward(tokens_BT)

@@ -246,6 +246,11 @@ def operator(name: str) -> Any:
     return getattr(torch.ops.aten, name)
 
 
+def runtime_estimator() -> Any:
+    """Return torch's own estimator of times, documented but in a private module; claims compare ours with it."""
+    return importlib.import_module("torch.distributed._tools.runtime_estimator").RuntimeEstimator
+
+
 def chunked_cross_entropy() -> Any:
     """The operator of `torch.nn.functional.linear_cross_entropy` in chunks; None before torch 2.13.
 

@@ -356,7 +356,7 @@ def test_bytes_that_ranks_send_are_a_mean_over_them() -> None:
 def test_rounds_with_and_without_exchange_take_turns_at_being_first() -> None:
     """Or the first round of each pair would pay for what the second finds in cache."""
     seconds, row = Mock(side_effect=lambda rounds, exchanges: 3.0 if exchanges else 1.0), EXAMINED["full_step"]
-    measure: Any = Mock(case=Mock(row=row), rounds=4, _seconds=seconds, _why_not_without=lambda: None)
+    measure: Any = Mock(case=Mock(phase_row=row), rounds=4, _seconds=seconds, _why_not_without=lambda: None)
     found = SharedStepMeasure._with_exposed(measure, Measured(), Mock())
     assert [call.args[1] for call in seconds.call_args_list] == [False, True, True, False] * 2
     assert found.exposed_communication_seconds == 2.0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode, operator
 from perf_tests_suite.perf_tests.predict import counting as module
 from perf_tests_suite.perf_tests.predict.counting import INPUTS, PARAMETERS, Counting, PartCounters
 
@@ -146,7 +146,7 @@ def test_an_error_inside_leaves_no_mode_behind() -> None:
 
 
 @pytest.mark.parametrize("change", [
-    lambda x, y: x.mul_(y), lambda x, y: x.copy_(y), lambda x, y: torch._foreach_add_([x, y], [y, x]),
+    lambda x, y: x.mul_(y), lambda x, y: x.copy_(y), lambda x, y: operator("_foreach_add_")([x, y], [y, x]),
     lambda x, y: x.unsqueeze_(0), lambda x, y: y[:1].add_(1),
 ])  # fmt: skip
 def test_what_is_written_in_place_counts_alike_whether_it_is_run_or_not(

@@ -121,7 +121,7 @@ def test_a_limit_shorter_than_a_case_is_refused_with_the_longest_case_its_second
     unlimited.predict.assert_not_called()  # type: ignore[attr-defined]  # which may have to measure first
     limit = Played({FORWARD: 592.0, KERNELS: 650.0, BACKWARD_CASE: 700.0}, clock=8.0).limit
     limit.refuse_if_too_short([FORWARD])
-    with pytest.raises(pytest.UsageError, match=r"backward .* 700 s .*--time-limit 10 leaves 592 s.* more minutes"):
+    with pytest.raises(pytest.UsageError, match=r"backward.* 700 s .*--time-limit 10 leaves 592 s.* more minutes"):
         limit.refuse_if_too_short([FORWARD, BACKWARD_CASE, KERNELS])
 
 

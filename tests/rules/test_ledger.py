@@ -95,5 +95,6 @@ def test_an_update_drops_the_line_of_no_case_and_keeps_what_was_not_counted(tmp_
 def test_the_committed_ledger_has_a_line_for_every_case_of_the_grid() -> None:
     keys = [(case.phase, case_id) for case_id, cases in counted_grid().items() for case in cases]
     assert len(keys) == 6 * 4 * 2 * 3 * 6 + 4 * 5 * 3 * 2
-    paths = list((ROOT / "perf_tests/predict/exact_counters").glob("torch-*.csv"))
+    folder = ROOT / "perf_tests/predict/exact_counters"
+    paths = {*folder.glob("torch-*.csv")} - {*folder.glob("*-compiled.csv")}
     assert {tuple(ledgers.read_ledger(path)) for path in paths} == {tuple(keys)}

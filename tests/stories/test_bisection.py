@@ -74,7 +74,7 @@ ENDS: dict[str, tuple[Sequence[str], int, str]] = {
     "no revision": (("--against=nothing",), 255, "names no revision"),
     "no file of that name at this commit": (("--model=none.py:build",), 125, "there is no file none.py"),
     "no case": (("-k=nothing",), 255, "No verdict on this commit: pytest ended with 5"),
-    "a file of theirs": (("train/model.py",), 255, "cannot gate train/model.py"),
+    "a file of theirs": (("train/model.py",), 255, "which run apart; type one of them"),
 }
 
 

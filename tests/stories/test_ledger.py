@@ -16,7 +16,7 @@ def run(clone: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_planted_copy_fails_until_it_is_accepted(clone: Path) -> None:
-    source, (ledger,) = clone / "model/attention.py", (clone / COUNTERS_FOLDER).glob("torch-*.csv")
+    source, (ledger,) = clone / "model/attention.py", (clone / COUNTERS_FOLDER).glob("torch-*[0-9].csv")
     assert run(clone).returncode == 0
     source.write_text(source.read_text().replace("q_BHTK @ k_BHTK", "q_BHTK.clone() @ k_BHTK"))
     failed, updated, accepted = (run(clone, *more) for more in ((), ("--update-counters",), ()))
@@ -27,12 +27,12 @@ def test_a_planted_copy_fails_until_it_is_accepted(clone: Path) -> None:
 
 
 def test_a_broken_ledger_is_a_usage_error_and_without_one_the_counters_are_shown(clone: Path) -> None:
-    (path,) = (clone / COUNTERS_FOLDER).glob("torch-*.csv")
+    (path,) = (clone / COUNTERS_FOLDER).glob("torch-*[0-9].csv")
     path.write_text("phase,id\n")
     broken = run(clone)
     path.unlink()
     without = run(clone)
-    assert list((clone / COUNTERS_FOLDER).glob("torch-*.csv")) == []
+    assert list((clone / COUNTERS_FOLDER).glob("torch-*[0-9].csv")) == []
     assert broken.returncode == 4
     assert "is not a ledger" in broken.stdout + broken.stderr
     for words in ("1 skipped", "kernel_launches 1", "has no ledger", "record one with"):

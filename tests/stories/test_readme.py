@@ -63,6 +63,7 @@ from perf_tests_suite.perf_tests.run import ends
 from perf_tests_suite.perf_tests.user_code import guard
 from perf_tests_suite.perf_tests.user_code.attention import LENGTHS, LONGEST_CHECK_SECONDS, MANY_KEYS
 from perf_tests_suite.perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests.verbs.predict import OF_RUN
 from perf_tests_suite.perf_tests.verbs.run import of_pytest
 from tests.support import documents
 from tests.support.documents import README, ROOT, block, commands, indented, is_shortened, named, output, page
@@ -120,7 +121,9 @@ def test_each_verb_takes_what_is_typed(command: str) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
     importlib.import_module(VERBS[verb]).add_arguments(parser)
-    parser.parse_args([word.strip("[]") for word in words if word != "..."])
+    _, rest = parser.parse_known_args([word.strip("[]") for word in words if word != "..."])
+    of_run = [word.partition("=")[0] for word in rest if word.startswith("-")]
+    assert [name for name in of_run if verb != "predict" or name not in OF_RUN] == []
 
 
 def test_each_claim_that_is_typed_exists() -> None:

@@ -131,7 +131,7 @@ def build(config):
     from examples import LAYERS
     return Net(config.vocab_size, WIDTH, LAYERS)
 """
-OF_ONE_STEP = "--model=factory.py:build --size=tiny --vocab-size=37 --context=8 --precision=fp32 --phase=forward"
+OF_ONE_STEP = "--model=factory.py:build --size=tiny --vocab-size=37 --context=8 --precision=fp32"
 
 
 def test_names_of_their_modules_are_theirs_whatever_the_suite_calls_its_own(theirs: Path) -> None:
@@ -146,7 +146,7 @@ def test_names_of_their_modules_are_theirs_whatever_the_suite_calls_its_own(thei
     (theirs / "examples/__init__.py").write_text("LAYERS = 40\n")
     ended = gated(theirs, "--model=factory.py:build", exits=1)
     assert re.search(r"model_flops rose from [\d,]+ to [\d,]+", ended.output)
-    for verb, more in (("diff main", "added 36 addmm"), ("predict --gpu=H100", "forward")):
+    for verb, more in (("diff main --phase=forward", "added 36 addmm"), ("predict --gpu=H100", "forward")):
         words = [forked_python(), "-m", PERF_TESTS, *verb.split(), *OF_ONE_STEP.split()]
         variables = inherited(PYTHONPATH=str(IMPORTABLE))
         shown = subprocess.run(words, cwd=theirs, env=variables, capture_output=True, text=True)

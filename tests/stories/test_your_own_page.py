@@ -172,19 +172,21 @@ def test_the_other_commands_of_the_page_run_from_the_wheel(folder: Path) -> None
 
 
 def test_a_gate_of_the_wheel_is_never_green_for_what_it_did_not_look_at(folder: Path) -> None:
-    """Three launches in a repository with a test of its own, of which one ends before it loads torch."""
+    """Three launches in a repository with a test of its own, which one of them gates."""
     team = folder / "team"
     team.mkdir()
     (team / "test_team.py").write_text("def test_team(benchmark): benchmark(abs, 1)\n")
     commit(team)
     for program, typed, words in (
-        ("perf-tests run", "test_team.py --against main", "cannot gate test_team.py"),
         ("perf-tests run", "--size tiny --against main", f"nothing of the repository {team.resolve()}"),
         ("python -m pytest", "test_team.py --against main", "unrecognized arguments: --against main"),
     ):
         command = [f"{folder}/env/bin/{program.split()[0]}", *program.split()[1:], *typed.split()]
         ended = subprocess.run(command, cwd=team, env=environment_in(team), capture_output=True, text=True)
         assert (ended.returncode, words in ended.stderr, "passed" in ended.stdout) == (4, True, False), ended.stderr
+    gate = f"{folder}/env/bin/perf-tests run test_team.py --against main".split()
+    ended = subprocess.run(gate, cwd=team, env=environment_in(team), capture_output=True, text=True)
+    assert (ended.returncode, "gate: PASSED (1 SAME)" in ended.stdout) == (0, True), ended.stdout + ended.stderr
 
 
 OF_A_KERNEL = """
