@@ -16,6 +16,8 @@ from timeit import default_timer
 from typing import Any
 
 import pytest
+
+# No hook of pytest-benchmark stands between `benchmark(f)` and its rounds, so both ways to call it are replaced.
 from pytest_benchmark.fixture import BenchmarkFixture, PauseInstrumentation
 from pytest_benchmark.stats import Metadata
 
@@ -29,6 +31,7 @@ WARM_SECONDS = 0.2
 """A test is called for so long before it is measured, twice at least."""
 
 LONG_SECONDS = 1.0
+"""A longer first call is not repeated to see what a test runs, where more than one round is asked for."""
 
 NOT_ASKED = dict.fromkeys(
     ("benchmark_skip", "benchmark_only", "benchmark_disable", "benchmark_autosave", "benchmark_save", "benchmark_json",
