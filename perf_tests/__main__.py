@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from io import TextIOWrapper
 from typing import Any, TextIO
 
-from perf_tests_suite.perf_tests.phases import FINE, INTERRUPTED, UNREADABLE, USAGE, RefusalError
+from perf_tests_suite.perf_tests.phases import FINE, INTERRUPTED, STOPPED, UNREADABLE, USAGE, RefusalError
 
 GROUPS = {
     "measure": {"run": "verbs.run"},
@@ -39,10 +39,6 @@ REPLACED = {
 """Verbs that earlier versions had, and what does their work."""
 
 
-STOPPED = 255
-"""Stops `git bisect run`, which takes Python's own exit code of an error for a bad commit."""
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run the verb of these words, by default of the command line; its exit code."""
     typed = sys.argv[1:] if words is None else words
@@ -53,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception:
         traceback.print_exc()
         return STOPPED
-    return STOPPED if code == USAGE else code
+    return STOPPED if code in (USAGE, UNREADABLE) else code
 
 
 def _main(words: Sequence[str] | None) -> int:

@@ -301,6 +301,8 @@ UNREADABLE = 3
 """Input that cannot be read or compared, or of which nothing can be judged."""
 INTERRUPTED = 130
 """A shell's own after Ctrl-C."""
+STOPPED = 255
+"""Stops `git bisect run`, which takes smaller codes, Python's own for an error too, for a bad commit."""
 
 
 class RefusalError(Exception):

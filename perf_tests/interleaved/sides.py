@@ -2,8 +2,8 @@
 
 Each holds all of its repository but the records. Those of the suite's own carry the `perf_tests` of the one that runs,
 head's own unless another checkout is searched for a slow commit, so the same benchmark code measures both. They are
-plain copies outside of the repository. Base is written through a separate index, so
-a kill leaves the repository unchanged.
+plain copies outside of the repository. Base is written through a separate index, so a kill leaves the repository
+unchanged.
 """
 
 import fcntl

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests_suite.perf_tests.phases import STOPPED
+
 VARIABLE = "PERF_TESTS_BISECT"
 """Names the file for the verdict."""
-
-STOPPED = 255
-"""git stops: usage, a lock, a full disk."""
 
 
 def tell(code: int) -> None:

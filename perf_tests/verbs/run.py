@@ -17,7 +17,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from perf_tests_suite.perf_tests.interleaved.sides import BesideAnotherError, TreeError, alone, find_base, find_commit
-from perf_tests_suite.perf_tests.phases import FINE
+from perf_tests_suite.perf_tests.phases import FINE, STOPPED
 from perf_tests_suite.perf_tests.records.format import printable
 from perf_tests_suite.perf_tests.user_code.named import (
     CONFIGURED,
@@ -29,9 +29,6 @@ from perf_tests_suite.perf_tests.user_code.named import (
 
 NOT_RUN = 4
 """pytest's exit code for a usage error."""
-STOPPED = 255
-"""Stops `git bisect run`."""
-
 OF_FILES = {"-k", "--deselect", "--ignore", "--ignore-glob"}
 """Options of pytest whose value may be a file of the suite."""
 
@@ -158,7 +155,7 @@ def refuse_without_a_base(words: Sequence[str], tests: Sequence[str] = ()) -> No
         find_commit(root, typed["against"])
     elif all(place in ("", "hf") or place.endswith(".py") for place in places):
         find_base(repository_of(named, Path.cwd(), typed["bisect"]), typed["against"])
-    if typed["gate_minutes"] is None or set(typed["gate_minutes"]) - {*"0."}:
+    if typed["gate_minutes"] is None or set(typed["gate_minutes"]) - {*"0."}:  # a gate of 0 minutes measures nothing
         with alone():
             pass
 

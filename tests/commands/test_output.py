@@ -69,14 +69,15 @@ def test_an_output_never_replaces_what_was_read(
         assert kept.read_bytes() == before
 
 
-def test_a_folder_that_is_gone_is_one_sentence(
+def test_a_folder_that_is_gone_is_one_sentence_and_stops_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert main(["run", "--size", "tiny"]) == 3
-    assert capsys.readouterr() == ("", "The folder that you are in is gone; go to one that is there.\n")
+    for words, code in ((["run", "--size", "tiny"], 3), (["run", "--bisect", "--against=HEAD"], 255)):
+        assert main(words) == code
+        assert capsys.readouterr() == ("", "The folder that you are in is gone; go to one that is there.\n")
 
 
 def test_an_error_that_is_not_of_the_output_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
