@@ -49,7 +49,6 @@ from perf_tests_suite.perf_tests.hardware.datasheets import (
 from perf_tests_suite.perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
 from perf_tests_suite.perf_tests.history.series import LEAST_LAUNCHES, SMALLEST_STEP
 from perf_tests_suite.perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
-from perf_tests_suite.perf_tests.interleaved.on_demand import FEWEST_ROUNDS
 from perf_tests_suite.perf_tests.interleaved.run import what_changed
 from perf_tests_suite.perf_tests.interleaved.sides import find_commit, planted
 from perf_tests_suite.perf_tests.predict.calibration import CALIBRATED_IN_RANGE
@@ -189,14 +188,13 @@ def figures_of(name: str) -> list[str]:
             f"clipped to norm {MAX_GRADIENT_NORM:g} before",
         ]
     if name == "audit":
-        by_part = "{forward} forward, {backward} backward"
         return [
-            f"GeForce cards to {gpu_named('RTX 4090').clock_margin:g} x their rated clock",
-            f"{by_part.format(**physics.PRODUCTS)}, the whole square",
-            f"{by_part.format(**physics.TILED_PRODUCTS)}, half of the square if causal",
-            "softmax {forward} passes forward, {backward} backward".format(**physics.SOFTMAX_PASSES),
-            f"AdamW to {physics.ADAMW_BYTES} bytes a parameter, of another optimizer to {physics.UPDATE_BYTES}",
-            f"beyond its limit by 1/{1 / physics.NAMED_SHARE:g} of the course's work",
+            f"GeForce cards may run at {gpu_named('RTX 4090').clock_margin:g} x their rated clock",
+            "{forward} products over the square forward and {backward} backward, ".format(**physics.PRODUCTS)
+            + "{backward} in kernels of blocks".format(**physics.TILED_PRODUCTS),
+            "in softmax {forward} times forward and {backward} backward".format(**physics.SOFTMAX_PASSES),
+            f"must move {physics.ADAMW_BYTES} bytes a parameter, another optimizer's {physics.UPDATE_BYTES}",
+            f"beyond the limit of 1/{1 / physics.NAMED_SHARE:g} of the course's work",
             f"held to {'twice' if physics.BEYOND_EVERY_CARD == 2 else ''} the highest peak",
         ]
     if name == "gate":
@@ -205,17 +203,15 @@ def figures_of(name: str) -> list[str]:
             f"needs {LEAST_LAUNCHES} launches on either side and {SMALLEST_STEP:.0%}",
             f"finds at least {of_history['found of 12%'].low:.0%} of planted steps of 12%, with at most "
             f"{of_history['false steps in 1000 commits and cases'].high} false step per 1000",
-            f"first stage of {IN_WORDS[rules.screen_pairs]} pairs",
-            f"A first look after {IN_WORDS[rules.first_look or 0]} pairs names",
-            f"more than {rules.far:.0%} in each of the three, by {IN_WORDS[rules.far_spreads]} times what launch",
+            f"{IN_WORDS[rules.screen_pairs].capitalize()} quick pairs clear most",
+            f"The first, after {IN_WORDS[rules.first_look or 0]} pairs, names",
+            f"more than {rules.far:.0%} in each of them, and by {IN_WORDS[rules.far_spreads]} times the scatter",
             f"more than {rules.matters:.0%} in each of the six",
-            f"excludes the {rules.matters:.0%} that matter",
+            f"ends below the {rules.matters:.0%} that matter",
             f"above the margin of {rules.margin:.1%}",
-            f"{IN_WORDS[rules.confirm_looks[0]].capitalize()} fresh pairs clear most",
             f"a run measures at most {rules.confirm_looks[-1]}.",
-            f"Rounds of {IN_WORDS[LONG_QUADRUPLE_SECONDS / 4]} and more are warm after {IN_WORDS[FEWEST_ROUNDS]}",
-            f"differ by more than {DISTURBED:.0%}, the machine was disturbed, and they get "
-            f"{IN_WORDS[FEWEST_QUADRUPLES]}",
+            f"Rounds of {IN_WORDS[LONG_QUADRUPLE_SECONDS / 4]} or more get one quadruple a launch, or "
+            f"{IN_WORDS[FEWEST_QUADRUPLES]} if two rounds of a side differ by more than {DISTURBED:.0%}",
         ]
     ranges = [
         f"{1e6 * seconds:g} to {1e6 * seconds * limits.HOST_SPREAD:g}"
@@ -223,14 +219,14 @@ def figures_of(name: str) -> list[str]:
     ]
     long = CLAIMS["times-left-out"].limits[f"attention alone forward from {LONG} tokens, median error"].high
     return [
-        "among modules takes {} us, by autograd's thread {}, of operators alone {};".format(*ranges),
-        f"reach {limits.FP32_EFFICIENCY:g} of the peak, {limits.FP32_EFFICIENCY_WITH_64_LANES:g} on cards with 64",
-        f"reach {limits.TENSOR_EFFICIENCY:g} of the peak and streams {limits.MEMORY_EFFICIENCY:g} of",
+        "among modules takes {} us, on autograd's thread {}, of bare operators {};".format(*ranges),
+        f"FP32 products reach {limits.FP32_EFFICIENCY:g} of the peak, {limits.FP32_EFFICIENCY_WITH_64_LANES:g} on cards with 64",
+        f"reach {limits.TENSOR_EFFICIENCY:g} of it, streams {limits.MEMORY_EFFICIENCY:g} of the bandwidth",
         f"alone from {LONG} tokens is predicted within {long:.0%} in the median",
-        "{} of {} published times lie in the range that another one of their table gives".format(*CALIBRATED_IN_RANGE),
+        "{} of {} published times lie in the range that another time of their table gives".format(*CALIBRATED_IN_RANGE),
         f"an empty kernel takes {limits.KERNEL_SECONDS * 1e6:g} us",
-        f"uses rates after {clock.LOAD_SECONDS:g} s of load",
-        f"ranks add {FRAGMENTATION_SHARE:.0%} instead",
+        f"(a GPU after {clock.LOAD_SECONDS:g} s of load)",
+        f"with several ranks {FRAGMENTATION_SHARE:.0%} are added instead",
         f"{LARGE_WORKSPACE_BYTES / 2**20:g} MiB on Hopper",
         f"{WORKSPACE_BYTES / 2**20:.1f} MiB elsewhere",
     ]
