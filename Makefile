@@ -154,7 +154,7 @@ SLICE := page
 OUT ?= expedition
 STATE ?= expedition
 
-expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page: make expedition SLICE=1 (docs/machines.md)
+expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page: make expedition SLICE=1 (claims/expedition/README.md)
 	$(BIN)/python -m claims.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
 
 clean:  ## delete the installation and caches, keep the records

@@ -1,8 +1,8 @@
 """A recording on a GPU machine in slices: `python -m claims.expedition SLICE`, and `page` in the end.
 
 A slice runs its steps in turn until its minutes are over, and packs all results so far into one folder, from which the
-next slice resumes, on this machine or on a fresh one (docs/machines.md). A step that has its result is not run again.
-On a CPU every step runs on the smallest shapes, which tests this program alone.
+next slice resumes, on this machine or on a fresh one (claims/expedition/README.md). A step that has its result is not
+run again. On a CPU every step runs on the smallest shapes, which tests this program alone.
 """
 
 import argparse

@@ -32,13 +32,13 @@ from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.records.store import read_record
 from perf_tests_suite.perf_tests.report.tables import attention_fits
 from perf_tests_suite.perf_tests.traces.kernels import expected_products
-from tests.support.documents import block, indented, named, output, page
+from tests.support.documents import EVIDENCE, block, indented, named, output, page
 from tests.support.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.launches_over_commits import COUNT, NOISE, START, launch
 from tests.support.synthetic import passed, write_record
 from tests.support.traced_rounds import rounds, traced_values
 
-TEXT = page("measuring")
+TEXT = page("measuring") + EVIDENCE
 
 
 def shown(name: str) -> list[list[str]]:

@@ -24,7 +24,7 @@ from perf_tests_suite.perf_tests.hardware.limits import (
     step_messages,
 )
 from perf_tests_suite.perf_tests.predict.ranks import parameter_shapes
-from tests.support.documents import page
+from tests.support.documents import EVIDENCE, page
 
 FEWEST_TIMES_LONGER = 10
 """Times longer that a thousand times the bytes must take: what hardly grows was read before the device had finished."""
@@ -126,7 +126,7 @@ def test_the_page_shows_the_errors_of_each_prediction(left_out: LeftOut, head: s
     for name, seconds, predicted_seconds in left_out():
         by_source[name.partition(",")[0]].append(abs(predicted_seconds / seconds - 1))
     errors = [error for found in by_source.values() for error in found]
-    (row,) = (line for line in page("machines").splitlines() if line.startswith(f"| {head}"))
+    (row,) = (line for line in EVIDENCE.splitlines() if line.startswith(f"| {head}"))
     worst = max(map(median, by_source.values()))
     figures = f"| {len(errors)} | {median(errors):.1%} | {worst:.1%} | {max(errors):.1%} |"
     assert row.endswith(figures.replace("%", " %"))
@@ -171,7 +171,7 @@ def test_tables_that_do_not_grow_are_left_out_and_one_message_on_nvlink_takes_lo
     """One a gradient takes less."""
     known, left_out = tables()
     assert ({series[0] for series in left_out}, len(left_out)) == ({"kbjiang"}, 2)
-    assert "Two tables are left out" in page("machines")
+    assert "Two tables are left out" in EVIDENCE
     assert not known.keys() & set(left_out)
     steps = {name.split(", ")[1]: (seconds, predicted) for name, seconds, predicted in by_all_reduce()
              if name.startswith("ShibukiZero")}  # fmt: skip

@@ -70,7 +70,8 @@ from tests.support.example_cases import attention_case
 from tests.support.launch import launch_all
 from tests.support.wrong_attention import FAULTS
 
-TEXTS = [documents.EVIDENCE, *(path.read_text() for path in documents.PAGES)]
+EXPEDITION = (ROOT / "claims/expedition/README.md").read_text()
+TEXTS = [documents.EVIDENCE, EXPEDITION, *(path.read_text() for path in documents.PAGES)]
 COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
 RUN, MAKE, VERB, CLAIM = "perf-tests run", "make ", "perf-tests ", "python -m claims "
 IN_THEIRS = re.findall(r"(?m)^    \$ \.\./env/bin/(perf-tests run .*)$", page("your-own"))
@@ -163,12 +164,10 @@ def figures_of(name: str) -> list[str]:
     if name == "machines":
         rounds = next(count for count in range(1, 20) if Times([1.0] * count).median_interval(CONFIDENCE))
         minutes = ends.LEAST_SECONDS / 60
-        options = Path(str(expedition.__file__)).read_text()
-        slice_minutes, files, megabytes = re.findall(r"--(?:minutes|files|megabytes).*default=(\d+)", options)
+        slice_minutes, _, _ = expedition_limits()
         return [
             f"Fewer than {IN_WORDS[rounds]} rounds give no interval",
             f"slices of at most {slice_minutes} minutes",
-            f"at most {files} files of {megabytes} MB each",
             f"after {ends.TIMES_THE_PREDICTION} times its predicted time, and never before {minutes:g} minutes",
             f"within another {'minute' if ends.GRACE_SECONDS == 60 else ''}, the process ends with exit code 2",
         ]
@@ -220,7 +219,8 @@ def figures_of(name: str) -> list[str]:
     long = CLAIMS["times-left-out"].limits[f"attention alone forward from {LONG} tokens, median error"].high
     return [
         "among modules takes {} us, on autograd's thread {}, of bare operators {};".format(*ranges),
-        f"FP32 products reach {limits.FP32_EFFICIENCY:g} of the peak, {limits.FP32_EFFICIENCY_WITH_64_LANES:g} on cards with 64",
+        f"FP32 products reach {limits.FP32_EFFICIENCY:g} of the peak, "
+        f"{limits.FP32_EFFICIENCY_WITH_64_LANES:g} on cards with 64",
         f"reach {limits.TENSOR_EFFICIENCY:g} of it, streams {limits.MEMORY_EFFICIENCY:g} of the bandwidth",
         f"alone from {LONG} tokens is predicted within {long:.0%} in the median",
         "{} of {} published times lie in the range that another time of their table gives".format(*CALIBRATED_IN_RANGE),
@@ -236,6 +236,19 @@ def figures_of(name: str) -> list[str]:
 def test_a_page_states_the_figures_that_the_program_takes(name: str) -> None:
     text = " ".join(page("predict" if name == "audit" else name).split())
     assert [words for words in figures_of(name) if words.replace("%", " %") not in text] == []
+
+
+def expedition_limits() -> list[str]:
+    """Minutes, files and megabytes that an expedition's slice has by default."""
+    options = Path(str(expedition.__file__)).read_text()
+    return re.findall(r"--(?:minutes|files|megabytes).*default=(\d+)", options)
+
+
+def test_the_page_of_the_expedition_states_its_limits() -> None:
+    minutes, files, megabytes = expedition_limits()
+    text = " ".join(EXPEDITION.split())
+    assert f"at most {minutes} minutes" in text
+    assert f"at most {files} files of {megabytes} MB each" in text
 
 
 def test_the_readme_states_the_limits_of_the_gate_and_the_python_it_needs() -> None:
