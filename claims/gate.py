@@ -123,8 +123,8 @@ FORMAT_VERSION = 1
 KIND = "gate-trial"
 FILE = "trials.jsonl.xz"
 PROOFS = tuple(MINUTES)
-DECIMALS = 10
-"""Digits of a log ratio and of seconds: the median of two counts of nanoseconds is exact."""
+DECIMALS, RATIO_DECIMALS = 10, 6
+"""Digits of seconds, since the median of two counts of nanoseconds is exact; of log ratios, which is .0001 %."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -405,7 +405,7 @@ def _clock_values(samples: GateSamples, clock: Clock) -> dict[str, Json | None]:
     found: dict[str, Json | None] = {}
     for place, case in enumerate(samples.cases):
         base, _ = median_seconds([line for line in samples.measurements if line.case == case], clock)
-        values = without_nan([round(value, DECIMALS) for value in ratios[place].tolist()])
+        values = without_nan([round(value, RATIO_DECIMALS) for value in ratios[place].tolist()])
         found[case] = None if base is None else {"base_seconds": round(base, DECIMALS), "log_ratios": values}
     return found
 
