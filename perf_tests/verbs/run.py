@@ -1,8 +1,9 @@
-"""`run [OPTIONS]`: measure, or gate with --against, from any folder; pytest on the suite's benchmarks.
+"""`run [OPTIONS]`: benchmark a model, or compare it with a git revision (--against).
 
-Lists take commas; `all` is every value. Words such as `test_memory.py` or a record's id select cases, `numerics_tests`
-those tests instead; a test file of yours runs, or is gated, alone. Every option of pytest and of pytest-benchmark
-follows: -k, -x, --benchmark-compare, --benchmark-save and more. `perf-tests run --help-all` prints them too.
+Lists take commas; `all` is every value. FILE is a test file of yours, a file of
+the suite such as test_memory.py, a record's id, or numerics_tests.
+`perf-tests run --help-all` says what each option does, pytest's (-k, -x) and
+pytest-benchmark's (--benchmark-compare) too; so does docs/reference.md.
 
 examples:
   perf-tests run --size small --context 128,512 --kernels --memory
@@ -12,6 +13,7 @@ examples:
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -64,19 +66,41 @@ def run(arguments: argparse.Namespace) -> int:
         from perf_tests_suite.perf_tests.run.their_tests import gate_their_tests  # late: it loads torch
 
         return gate_their_tests(*to_gate)
-    from perf_tests_suite.perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
+    print(short_help())
+    return FINE
+
+
+MOST_USED = {
+    "--model": "a model of yours: FILE.py:FACTORY or hf:CONFIG.json",
+    "--size": "tiny, small, medium, large, xl, 2.7B or 10B",
+    "--context": "context lengths in tokens, such as 128,512",
+    "--precision": "fp32, tf32, bf16, fp16, fp16-unscaled, bf16-tensors",
+    "--attention": "naive, softmax, compiled, sdpa, flex or FILE.py:FUNCTION",
+    "--optimizer": "default, loop, foreach, fused or FILE.py:FACTORY",
+    "--execution": "eager, compiled, reduce-overhead, max-autotune",
+    "--phase": "forward, backward, optimizer, full_step and more",
+    "--kernels": "trace each case after the timings",
+    "--memory": "examine the memory of each case in a process of its own",
+    "--resume": "go on with the interrupted run",
+    "--against": "gate: compare with this git revision, a verdict per case",
+    "--gate-minutes": "gate: stop after this many minutes (15)",
+}
+"""Options that the help explains, each in a line of 80 columns; it names the others."""
+
+
+def short_help() -> str:
+    """Return the help of this verb, at most 40 lines of 80 columns: what most people type, and names of the rest."""
+    from perf_tests_suite.perf_tests.cases.options import GROUPS  # late: it loads torch
 
     sentence, _, epilog = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        "perf-tests run", "perf-tests run [OPTION ...]", sentence.partition("`: ")[2].capitalize(), epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False,
-    )  # fmt: skip
+    lines = ["usage: perf-tests run [FILE ...] [OPTION ...]", "", sentence.partition("`: ")[2].capitalize(), ""]
+    lines += ["most used:", *(f"  {name:15} {text}" for name, text in MOST_USED.items()), ""]
     for title, options in GROUPS.items():
-        group = parser.add_argument_group(title)
-        for option in options:
-            group.add_argument(option.name, **argparse_keywords(option))
-    parser.print_help()
-    return FINE
+        others = ", ".join(option.name for option in options if option.name not in MOST_USED)
+        lines += textwrap.wrap(
+            f"{title}: {others}", 80, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+    return "\n".join([*lines, "", epilog.rstrip()])
 
 
 def of_pytest(words: Sequence[str]) -> list[str]:
