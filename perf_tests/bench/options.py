@@ -17,7 +17,8 @@ import pytest
 from perf_tests_suite.model.attention import ATTENTION
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.transformer import blocks_per_checkpoint
-from perf_tests_suite.perf_tests.cases.options import EXECUTIONS, PASSES, Parse, one_of, optimizer, typed_or
+from perf_tests_suite.perf_tests.cases.gate_options import Parse, one_of
+from perf_tests_suite.perf_tests.cases.options import EXECUTIONS, PASSES, optimizer, typed_or
 from perf_tests_suite.perf_tests.cases.selected import FAMILIES
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.phases import ZERO_GRAD
@@ -187,26 +188,34 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
             raise ValueError(f"--against writes samples and no record; it cannot be combined with {name}.")
     minutes = typed_or(config, "--gate-minutes", DEFAULT_MINUTES)
     for name in ("--against-option", "--gate-measure-same"):
-        if not minutes and config.getoption(name):
-            raise ValueError(
-                f"--gate-minutes 0 measures no time, and {name} compares times alone; drop one of the two."
-            )
+        if config.getoption(name):
+            refuse_no_minutes(minutes, name)
     other_option = None if option.against_option is None else _other_option(option.against_option, settings)
-    summary = None if option.gate_summary is None else config.invocation_params.dir / option.gate_summary
-    if summary is not None and (summary.is_dir() or not summary.parent.is_dir()):
-        raise ValueError(
-            f"--gate-summary {option.gate_summary} cannot be written: {summary.parent} is not a folder, or "
-            f"{option.gate_summary} is one."
-        )
     return Against(
         revision=option.against,
         other_option=other_option,
         minutes=minutes,
         undecided=typed_or(config, "--gate-undecided", "pass"),
-        summary=summary,
+        summary=summary_path(option.gate_summary, config.invocation_params.dir),
         python=option.against_python,
         measures_same=bool(option.gate_measure_same),
     )
+
+
+def refuse_no_minutes(minutes: float, name: str) -> None:
+    """Refuse, by ValueError, an option that compares times where none is measured."""
+    if not minutes:
+        raise ValueError(f"--gate-minutes 0 measures no time, and {name} compares times alone; drop one of the two.")
+
+
+def summary_path(typed: str | None, folder: Path) -> Path | None:
+    """The file of `--gate-summary`, seen from `folder`; raises ValueError where it cannot be written."""
+    summary = None if typed is None else folder / typed
+    if summary is not None and (summary.is_dir() or not summary.parent.is_dir()):
+        raise ValueError(
+            f"--gate-summary {typed} cannot be written: {summary.parent} is not a folder, or {typed} is one."
+        )
+    return summary
 
 
 OTHER_VALUES: dict[str, Parse] = {

@@ -1,13 +1,10 @@
 """Every option of the command line, and how pytest is told of it."""
 
 import argparse
-import math
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -22,6 +19,13 @@ from perf_tests_suite.model.sizes import SIZES, ModelConfig
 from perf_tests_suite.model.training import OPTIMIZERS
 from perf_tests_suite.model.transformer import blocks_per_checkpoint
 from perf_tests_suite.perf_tests.cases import sharing
+from perf_tests_suite.perf_tests.cases.gate_options import (
+    GATE,
+    TIME_LIMIT,
+    Option,
+    argparse_keywords,
+    one_of,
+)
 from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES
 from perf_tests_suite.perf_tests.phases import LABELS, ZERO_GRAD
 from perf_tests_suite.perf_tests.user_code.attention import is_user_function, label
@@ -29,20 +33,6 @@ from perf_tests_suite.perf_tests.user_code.model import argument, check_configur
 from perf_tests_suite.perf_tests.user_code.named import check_name
 
 # Texts of the command line as values: numbers, amounts, lists; what is wrong is a ValueError of one sentence.
-
-
-Parse = Callable[[str, str], Any]
-"""Maps an option's name and its text to the value; raises ValueError with one sentence."""
-
-
-def as_typed(option: str, text: str) -> str:
-    return text
-
-
-def one_of(known: Collection[str], option: str, text: str, next_step: str = "") -> str:
-    if text not in known:
-        raise ValueError(f"{option} {text!r} is unknown; choose from {', '.join(known)}{next_step}.")
-    return text
 
 
 def entries(option: str, text: str) -> list[str]:
@@ -106,20 +96,6 @@ def _ascending(read: Callable[[str, str], int], everything: tuple[int, ...], opt
 
 whole_numbers, byte_counts = partial(_ascending, whole_number), partial(_ascending, byte_count)
 """Lists of numbers from 1, and of amounts of memory."""
-
-
-def minutes(option: str, text: str) -> float:
-    with suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise ValueError(f"{option} {text!r} is not a positive number of minutes.")
-
-
-def gate_minutes(option: str, text: str) -> float:
-    with suppress(ValueError):
-        if float(text) == 0:
-            return 0.0
-    return minutes(option, text)
 
 
 # Texts that name code: attention, checkpoints, optimizers, models and their arguments, ours or the user's.
@@ -235,20 +211,6 @@ PASSES = {"kernels": "--kernels", "memory": "--memory", "warmup": "--warmup-stud
 """Extra passes over the cases, each with its option; none of them produces a timing."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option of the command line, its default in words; a switch where `parse` is None."""
-
-    name: str
-    text: str
-    default: str = ""
-    parse: Parse | None = None
-    metavar: str = ""
-    typed_by_default: str | None = None
-    """The text that `getoption` returns where nothing was typed."""
-    is_repeatable: bool = False
-
-
 GROUPS: dict[str, tuple[Option, ...]] = {
     "what is measured": (
         Option("--device", "device: auto, cpu, cuda or cuda:N", "auto", lambda _, text: device_named(text),
@@ -293,8 +255,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
                "2027", partial(whole_number, least=0, most=2**63 - 1)),
         Option("--cold-cache", "attention alone: flush the last-level cache before each measured round"),
         Option("--memory-budget", "memory limit, for example 12GiB", "free memory, less 2 GiB on a GPU", byte_count),
-        Option("--time-limit", "stop before a case that would pass this many minutes; --resume continues", "none",
-               minutes, "MINUTES"),
+        TIME_LIMIT,
         Option("--resume", "resume the interrupted run"),
         Option("--resume-any-driver", "also resume a run started under another NVIDIA driver"),
         Option("--retry", "with --resume: measure again what failed, timed out or ended its process"),
@@ -310,23 +271,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("--nvtx", "run each case with NVTX ranges for Nsight Systems; times and saves nothing"),
         Option("--update-counters", "accept the current exact counters as expected values"),
     ),
-    "gate": (
-        Option("--against", "gate: measure the working tree interleaved with this git revision, one verdict per case",
-               parse=as_typed, metavar="REV"),
-        Option("--against-option", "gate: base runs with this value of an axis, for example attention=sdpa",
-               parse=as_typed, metavar="AXIS=VALUE"),
-        Option("--against-python", "gate: base runs under this interpreter, whose torch may be another",
-               parse=as_typed, metavar="PYTHON"),
-        Option("--gate-minutes", "gate: measure for at most this many minutes; 0: programs and counters alone", "15",
-               gate_minutes, "MINUTES"),
-        Option("--gate-measure-same", "gate: also measure cases whose program is the same on both sides"),
-        Option("--bisect", "gate: end as `git bisect run` reads it: 0 not slower, 1 slower or more, 125 cannot be "
-               "judged, 130 and above stop; with `perf-tests run`"),
-        Option("--gate-undecided", "gate: an undecided case counts as pass or fail", "pass",
-               partial(one_of, ("pass", "fail")), "VERDICT"),
-        Option("--gate-summary", "gate: also write the verdicts to this file as Markdown", parse=as_typed,
-               metavar="FILE"),
-    ),
+    "gate": GATE,
     "ranks, under torchrun": (
         Option("--parallel", f"under torchrun: how ranks share a language model: {', '.join(sharing.PARALLEL)}", "none",
                partial(some_of, sharing.PARALLEL)),
@@ -360,18 +305,6 @@ class Gone(argparse.Action):
     def __call__(self, parser: object, namespace: object, values: object, option_string: str | None = None) -> None:
         name = str(option_string)
         raise pytest.UsageError(f"{name} is gone: {REPLACED[name]}.")
-
-
-def argparse_keywords(option: Option) -> dict[str, Any]:
-    """Return what argparse and pytest are told of an option beside its name."""
-    if option.parse is None:
-        return {"action": "store_true", "help": option.text}
-    return {
-        "action": "append" if option.is_repeatable else "store",
-        "default": option.typed_by_default,
-        "metavar": option.metavar or option.name.strip("-").upper().replace("-", "_"),
-        "help": f"{option.text} (default: {option.default})" if option.default else option.text,
-    }
 
 
 def add_options(parser: pytest.Parser) -> None:

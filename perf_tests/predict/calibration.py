@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from perf_tests_suite.model.sizes import ModelConfig
 from perf_tests_suite.perf_tests.cases import options
+from perf_tests_suite.perf_tests.cases.gate_options import one_of
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware.datasheets import gpu_named
 from perf_tests_suite.perf_tests.hardware.limits import Ceilings, Part, PredictedTime, Spread, predicted_time
@@ -165,7 +166,7 @@ def typed_pass(text: str, machine: TargetMachine, optimizer: str = "foreach") ->
         )
     phase, size, context, precision, figure, unit = found.groups()
     _check_phase(phase, f"--measured {text!r}")
-    options.one_of(machine.ceilings.matmul_flops_per_second, "--measured: precision", precision)
+    one_of(machine.ceilings.matmul_flops_per_second, "--measured: precision", precision)
     config = options.shape_named(options.sizes("--measured", size)[0]).at_context(int(context))
     seconds = float(figure) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
     trains = phase == "full_step"

@@ -15,8 +15,9 @@ from perf_tests_suite.model.sizes import SIZES
 from perf_tests_suite.perf_tests.cases import options
 from perf_tests_suite.perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
 from perf_tests_suite.perf_tests.cases.case import COUNTED_ATTENTION, Case
+from perf_tests_suite.perf_tests.cases.gate_options import one_of
 from perf_tests_suite.perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase
-from perf_tests_suite.perf_tests.cases.options import one_of, whole_number
+from perf_tests_suite.perf_tests.cases.options import whole_number
 from perf_tests_suite.perf_tests.cases.settings import Settings, Typed, read_settings
 from perf_tests_suite.perf_tests.hardware.datasheets import FITS, Room, gpu_named, libraries_on, rate_name, room_on
 from perf_tests_suite.perf_tests.hardware.device import open_device

@@ -1,28 +1,36 @@
 """`perf-tests run FILE.py --against REV` on tests of the user's: what was typed, the gate, and what it says."""
 
 import argparse
+import math
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from perf_tests_suite.perf_tests.bench.options import DEFAULT_MINUTES, Against
-from perf_tests_suite.perf_tests.cases.options import GROUPS, argparse_keywords
+from perf_tests_suite.perf_tests.bench.options import (
+    DEFAULT_MINUTES,
+    Against,
+    refuse_no_minutes,
+    summary_path,
+)
+from perf_tests_suite.perf_tests.cases.gate_options import OF_THEIR_TESTS, argparse_keywords
 from perf_tests_suite.perf_tests.gate.samples import Rules
 from perf_tests_suite.perf_tests.gate.verdicts import FILE_NAME, SKIPPED_COMMIT, read_accepted
 from perf_tests_suite.perf_tests.hardware.device import proc_values
+from perf_tests_suite.perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests_suite.perf_tests.interleaved.measuring import GateProgress, Printed, UnmeasurableError
 from perf_tests_suite.perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, other_python, run_gate
 from perf_tests_suite.perf_tests.interleaved.sides import BesideAnotherError, TreeError, alone, find_commit
 from perf_tests_suite.perf_tests.interleaved.their_tests import compare_tests
 from perf_tests_suite.perf_tests.records.format import has_colours, painted, printable
 from perf_tests_suite.perf_tests.run.bisection import tell
-from perf_tests_suite.perf_tests.run.gate import ending_lines, finish
-from perf_tests_suite.perf_tests.user_code.named import repository_around
+from perf_tests_suite.perf_tests.run.gate import SECONDS_BETWEEN_LINES, ending_lines, finish
+from perf_tests_suite.perf_tests.user_code.named import Repository, repository_around
 
 NOT_RUN = 4
 """pytest's exit code for a usage error."""
@@ -34,8 +42,16 @@ def gate_their_tests(tests: Sequence[str], words: Sequence[str], rules: Rules | 
     `words` are the gate's options, and what else is for their pytest.
     """
     try:
-        run = GateRun(_plan(tests, words, rules or Rules()))
-        watch = GateProgress(Printed(), None, run.plan.rules.screen_pairs, run.plan.seconds)
+        typed, others = _sorted(words)
+        run = GateRun(_plan(tests, typed, others, shlex.join(words), rules or Rules()))
+        watch = GateProgress(
+            Printed(),
+            None,
+            run.plan.rules.screen_pairs,
+            run.plan.seconds,
+            lambda: 60 * typed.time_limit - seconds_since_process_start(),
+            0.0 if typed.verbose else SECONDS_BETWEEN_LINES,
+        )
         with alone() if run.plan.seconds else nullcontext():
             run_gate(run, watch, compare_tests)
     except (BesideAnotherError, OtherPythonError, TreeError, UnmeasurableError, ValueError) as error:
@@ -44,41 +60,60 @@ def gate_their_tests(tests: Sequence[str], words: Sequence[str], rules: Rules | 
         print(f"ERROR: {printable(str(error))}", file=sys.stderr)
         return NOT_RUN
     code = finish(run)
-    print("\n".join(painted(line, has_colours()) for line in ending_lines(run, is_whole=True)))
+    print("\n".join(painted(line, has_colours()) for line in ending_lines(run, typed.verbose)))
     return code
 
 
-def _plan(tests: Sequence[str], words: Sequence[str], rules: Rules) -> GatePlan:
-    """Read what was typed; raises OtherPythonError, TreeError, and ValueError with one sentence for what is wrong."""
+_DEFAULTS = {"gate_minutes": DEFAULT_MINUTES, "gate_undecided": "pass", "time_limit": math.inf}
+
+
+def _sorted(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Values of the gate's options, and of those of pytest that mean the gate; the words that are left for pytest.
+
+    Raises ValueError with one sentence for what is wrong.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in GROUPS["gate"]:
+    for option in OF_THEIR_TESTS:
         parser.add_argument(option.name, **{**argparse_keywords(option), "help": argparse.SUPPRESS})
+    parser.add_argument("--maxfail", type=int)
     try:
         typed, others = parser.parse_known_args([*words])
     except argparse.ArgumentError as error:
         raise ValueError(f"{error.argument_name} {error.message}.") from error
-
-    def read(name: str, default: Any) -> Any:
-        text = getattr(typed, name.strip("-").replace("-", "_"))
-        parse = next(option.parse for option in GROUPS["gate"] if option.name == name)
-        return default if text is None or parse is None else parse(name, text)
-
+    switches = {letter for word in others if re.fullmatch("-[lqsvx]+", word) for letter in word}
+    typed.verbose = "v" in switches or "--verbose" in others
+    typed.maxfail = typed.maxfail or int("x" in switches or "--exitfirst" in others)
+    for option in OF_THEIR_TESTS:
+        name = option.name.strip("-").replace("-", "_")
+        text = getattr(typed, name)
+        if option.parse is not None:
+            setattr(typed, name, _DEFAULTS.get(name) if text is None else option.parse(option.name, text))
     if typed.against_option:
         raise ValueError("--against-option compares values of the suite's own axes, which tests of yours have none of.")
+    if typed.gate_measure_same:
+        refuse_no_minutes(typed.gate_minutes, "--gate-measure-same")
+    return typed, others
+
+
+def _plan(
+    tests: Sequence[str], typed: argparse.Namespace, others: Sequence[str], options: str, rules: Rules
+) -> GatePlan:
+    """Return what is to be gated by these options, with `others` for pytest.
+
+    Raises OtherPythonError, TreeError, and ValueError with one sentence.
+    """
     here = Path.cwd()
     repository = repository_around([place.partition("::")[0] for place in tests], here, bool(typed.against_python))
     base = find_commit(repository.root, typed.against)
-    summary = None if typed.gate_summary is None else here / typed.gate_summary
-    if summary is not None and (summary.is_dir() or not summary.parent.is_dir()):
-        raise ValueError(f"--gate-summary {typed.gate_summary} cannot be written: {summary.parent} is no folder.")
+    if not repository.folder.is_relative_to(repository.root):
+        raise ValueError(f"{tests[0]} lies in the repository {repository.root}; go there, and type it as seen from it.")
     read_accepted(repository.root / ".benchmarks" / FILE_NAME)
-    undecided = read("--gate-undecided", "pass")
     return GatePlan(
         repository=repository,
         storage=repository.root / ".benchmarks",
         against=Against(
-            typed.against, None, read("--gate-minutes", DEFAULT_MINUTES), undecided, summary, typed.against_python,
-            bool(typed.gate_measure_same),
+            typed.against, None, typed.gate_minutes, typed.gate_undecided, summary_path(typed.gate_summary, here),
+            typed.against_python, typed.gate_measure_same,
         ),
         base=base,
         settings=None,
@@ -89,13 +124,20 @@ def _plan(tests: Sequence[str], words: Sequence[str], rules: Rules) -> GatePlan:
             "release": platform.release(), "python_version": platform.python_version(),
             "cpu": {"brand_raw": next(iter(proc_values("cpuinfo", "model name")), None), "count": os.cpu_count()},
         },
-        rules=rules,
-        options=shlex.join(words),
-        most_failures=int("-x" in others),
+        rules=replace(rules, undecided=typed.gate_undecided),
+        options=options,
+        most_failures=typed.maxfail,
         python_of_base=other_python(typed.against_python, "cpu") if typed.against_python else None,
         tests=[_from(place, here) for place in tests],
-        words=others,
+        words=[_word_from(word, repository) for word in others],
     )  # fmt: skip
+
+
+def _word_from(word: str, repository: Repository) -> str:
+    """A word for pytest; where it is a path in the repository, as `--rootdir=/there` is, as it is named from within."""
+    option, equals, value = word.rpartition("=")
+    is_inside = os.path.isabs(value) and Path(value).resolve().is_relative_to(repository.root)
+    return f"{option}{equals}{_from(value, repository.folder)}" if is_inside else word
 
 
 def _from(place: str, folder: Path) -> str:

@@ -38,7 +38,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     # Imported late: the table of options loads torch, which --help need not wait for.
-    from perf_tests_suite.perf_tests.cases.options import GROUPS, argparse_keywords
+    from perf_tests_suite.perf_tests.cases.gate_options import argparse_keywords
+    from perf_tests_suite.perf_tests.cases.options import GROUPS
 
     parser = argparse.ArgumentParser("perf-tests diff")
     _add_options(parser)

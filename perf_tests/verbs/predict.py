@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with UsageError.instead_of(ValueError):
         # Only this verb and `diff` count a model's operations, which needs torch; the others start without it.
-        from perf_tests_suite.perf_tests.cases.options import OPTIONS, argparse_keywords
+        from perf_tests_suite.perf_tests.cases.gate_options import argparse_keywords
+        from perf_tests_suite.perf_tests.cases.options import OPTIONS
         from perf_tests_suite.perf_tests.predict.request import predict
     parser = argparse.ArgumentParser("perf-tests predict")
     for option in OPTIONS:

@@ -30,8 +30,8 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 TOP = FLOOR_OF["verbs"]
 
 WITHOUT_TORCH = (
-    "phases", "hardware.clocks", "hardware.datasheets", "hardware.limits", "records", "gate", "audit", "traces",
-    "history", "report", "verbs", "run.bisection",
+    "phases", "cases.gate_options", "hardware.clocks", "hardware.datasheets", "hardware.limits", "records", "gate",
+    "audit", "traces", "history", "report", "verbs", "run.bisection",
 )  # fmt: skip
 """Rooms and files that read records and traces, or answer `--help`: importing torch would cost them a second."""
 

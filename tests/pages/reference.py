@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from perf_tests_suite.model.sizes import SIZES
 from perf_tests_suite.perf_tests.__main__ import GROUPS as VERB_GROUPS
 from perf_tests_suite.perf_tests.__main__ import REPLACED, VERBS, sentence_of
-from perf_tests_suite.perf_tests.cases.options import GROUPS, SIZES_APART, argparse_keywords
+from perf_tests_suite.perf_tests.cases.gate_options import argparse_keywords
+from perf_tests_suite.perf_tests.cases.options import GROUPS, SIZES_APART
 from perf_tests_suite.perf_tests.cases.options import REPLACED as REPLACED_OPTIONS
 from perf_tests_suite.perf_tests.records.columns import COLUMNS, SPEEDUP
 from tests.support.documents import ROOT, block

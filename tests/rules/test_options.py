@@ -12,6 +12,7 @@ from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.perf_tests import plugin
 from perf_tests_suite.perf_tests.cases import options
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.gate_options import minutes
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.cases.selected import chosen_phases, examined_phases, is_inside, selectable_cases
 from tests.rules.test_against import settings
@@ -37,7 +38,7 @@ VALUES: dict[tuple[Callable[[str, str], Any], str], Any] = {
     (options.entries, "8, 16"): ["8", "16"],
     (partial(options.some_of, ("a", "b", "c")), "c,a"): ("a", "c"),
     (partial(options.checkpoints, ("none", "block")), "2,none,2"): ("2", "none"),
-    (options.minutes, "0.01"): 0.01,
+    (minutes, "0.01"): 0.01,
     (options.user_arguments, "a=1\nb=2"): ("a=1", "b=2"),
 }  # fmt: skip
 REFUSED = [
@@ -54,7 +55,7 @@ REFUSED = [
     (options.whole_number, "9" * 5000, "is too large"),
     (options.entries, "8,,16", "has an empty entry"),
     (options.entries, "8;16", "has a semicolon"),
-    *((options.minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
+    *((minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
     (options.attentions, "nave", "choose from naive, softmax, compiled, sdpa, flex, all, "),
     (options.user_arguments, "a=1\na=2", "a is given twice"),
 ]

@@ -143,10 +143,14 @@ def test_a_slower_library_fails_its_tests_alone_by_their_node_ids(theirs: Path, 
 
 def test_a_program_that_did_not_change_is_not_measured_whatever_else_did(theirs: Path, gated: Gate) -> None:
     write(theirs, {"src/lib/__init__.py": f"# A comment.\n{LIBRARY}", "tests/bench_x.py": f"{TESTS}\n# Another.\n"})
-    ended = gated()
-    assert (ended.code, ended.verdicts) == (0, dict.fromkeys(ALL, "SAME")), ended.output + ended.errors
+    rows = dict.fromkeys(ALL, "SAME")
+    for words, is_shown in ((("-v", f"--rootdir={theirs}"), True), ((), False)):
+        ended = gated(*words)
+        assert (ended.code, ended.verdicts) == (0, rows), ended.output + ended.errors
+        assert (re.search(r"::test_square +SAME", ended.output) is not None) is is_shown, ended.output
     write(theirs, {"src/lib/__init__.py": LIBRARY.replace("x * x", "x**2")})
-    ended = gated()
+    ended = gated("--gate-undecided=fail")
+    assert ended.samples.header["settings"]["undecided"] == "fail"
     why = {row.id: row.why_measured for row in ended.result.cases}
     assert set(why.values()) == {"src/lib/__init__.py: square differs"}
 
@@ -157,6 +161,9 @@ from lib import layer
 
 def test_layer(benchmark):
     benchmark(layer, torch.ones(4, 8))
+
+def test_plain(benchmark):
+    benchmark(sorted, [3, 1, 2])
 """
 
 
@@ -164,8 +171,8 @@ def test_operations_of_torch_are_counted_and_more_of_them_fail(theirs: Path, gat
     layer = "\ndef layer(x):\n    return x @ x.T\n"
     commit(write(theirs, {"src/lib/__init__.py": LIBRARY + layer, "tests/bench_x.py": ON_TORCH}))
     write(theirs, {"src/lib/__init__.py": LIBRARY + layer.replace("x.T", "(x + 0).T")})
-    ended = gated()
-    assert ended.code == 1, ended.output + ended.errors
+    ended = gated("-x", minutes=3)
+    assert (ended.code, ended.samples.measurements) == (1, []), ended.output + ended.errors
     rose = {row.counter: (row.old, row.new) for row in ended.result.exact}
     assert rose["kernel_launches"] == (1, 2)
     assert rose["executed_flops"] == (2 * 4 * 4 * 8, 2 * 4 * 4 * 8)
@@ -293,7 +300,10 @@ def refusals(theirs: Path) -> list[tuple[dict[str, Any], str]]:
         ({"words": ("-n2", "-pxdist")}, "disturb each other; add -n 0"),
         ({"words": ("--against-option=attention=sdpa",)}, "tests of yours have none of"),
         ({"words": ("--gate-minutes=soon",)}, "--gate-minutes 'soon' is not"),
-        ({"words": ("--gate-summary=no/such.md",)}, "no is no folder"),
+        ({"words": ("--gate-summary=no/such.md",)}, "no is not a folder"),
+        ({"words": ("--time-limit=0",)}, "--time-limit '0' is not a positive number of minutes"),
+        ({"words": ("--gate-measure-same",)}, "--gate-minutes 0 measures no time"),
+        ({"words": ("--maxfail=some",)}, "--maxfail invalid int value: 'some'"),
         ({"against": "mian"}, "--against mian"),
     ]
 

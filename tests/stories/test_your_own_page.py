@@ -172,21 +172,38 @@ def test_the_other_commands_of_the_page_run_from_the_wheel(folder: Path) -> None
 
 
 def test_a_gate_of_the_wheel_is_never_green_for_what_it_did_not_look_at(folder: Path) -> None:
-    """Three launches in a repository with a test of its own, which one of them gates."""
+    """In a repository with a test of its own, which pytest's own command gates, and with it the suite's checkout."""
     team = folder / "team"
     team.mkdir()
-    (team / "test_team.py").write_text("def test_team(benchmark): benchmark(abs, 1)\n")
+    (team / "test_team.py").write_text(OF_A_TEAM)
     commit(team)
-    for program, typed, words in (
-        ("perf-tests run", "--size tiny --against main", f"nothing of the repository {team.resolve()}"),
-        ("python -m pytest", "test_team.py --against main", "unrecognized arguments: --against main"),
+    no_plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    collected = "perf_tests/test_forward.py::test_forward[tiny-ctx128-fp32-naive]"
+    for place, command, variables, code, words in (
+        (team, "perf-tests run --size tiny --against main", {}, 4, f"nothing of the repository {team.resolve()}"),
+        (team, "python -m pytest --against main", no_plugins, 4, "unrecognized arguments: --against"),
+        (team, "python -m pytest -p no:perf-tests --against main", {}, 4, "unrecognized arguments: --against"),
+        (team, "python -m pytest -s", {}, 0, "alone"),
+        (team, "python -m pytest --against main", {}, 0, "gate: PASSED (1 SAME)"),
+        (ROOT, f"{PLAIN} --against HEAD perf_tests/test_forward.py --size tiny --device cpu", {}, 0, collected),
     ):
-        command = [f"{folder}/env/bin/{program.split()[0]}", *program.split()[1:], *typed.split()]
-        ended = subprocess.run(command, cwd=team, env=environment_in(team), capture_output=True, text=True)
-        assert (ended.returncode, words in ended.stderr, "passed" in ended.stdout) == (4, True, False), ended.stderr
-    gate = f"{folder}/env/bin/perf-tests run test_team.py --against main".split()
-    ended = subprocess.run(gate, cwd=team, env=environment_in(team), capture_output=True, text=True)
-    assert (ended.returncode, "gate: PASSED (1 SAME)" in ended.stdout) == (0, True), ended.stdout + ended.stderr
+        program, *typed = command.split()
+        ended = subprocess.run(
+            [f"{folder}/env/bin/{program}", *typed], cwd=place, env={**environment_in(team), **variables},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        said = ended.stdout + ended.stderr
+        assert (ended.returncode, words in said, "passed" in said) == (code, True, words == "alone"), (command, said)
+
+
+PLAIN = "python -m pytest -p no:cacheprovider --collect-only -q"
+OF_A_TEAM = """
+import sys
+
+def test_team(benchmark):
+    print("beside" if "perf_tests_suite" in sys.modules else "alone")
+    benchmark(abs, 1)
+"""
 
 
 OF_A_KERNEL = """

@@ -12,7 +12,7 @@ def copy_suite(folder: Path) -> None:
     """The suite as it is."""
     for name in ("model", "perf_tests", "tests/support"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("conftest.py", "pyproject.toml", ".gitignore", "tests/__init__.py"):
+    for name in ("conftest.py", "pytest_perf_tests.py", "pyproject.toml", ".gitignore", "tests/__init__.py"):
         shutil.copy(ROOT / name, folder / name)
 
 
