@@ -155,6 +155,8 @@ class Against:
     """The interpreter of base, as typed; None for head's own."""
     measures_same: bool = False
     """Whether cases are measured whose program is the same on both sides."""
+    compiles: bool = False
+    """Whether seconds to compile are judged too."""
 
     def settings_of_base(self, settings: Settings) -> Settings:
         return settings if self.other_option is None else self.other_option.applied_to(settings)
@@ -171,8 +173,8 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
     """
     option = config.option
     if option.against is None and option.against_option is None:
-        for name in ("--against-python", "--gate-minutes", "--gate-measure-same", "--gate-undecided", "--gate-summary",
-                     "--bisect"):  # fmt: skip
+        for name in ("--against-python", "--gate-minutes", "--gate-compile", "--gate-measure-same", "--gate-undecided",
+                     "--gate-summary", "--bisect"):  # fmt: skip
             if config.getoption(name):
                 raise ValueError(f"{name} is for the gate; add --against REV.")
         return None
@@ -187,7 +189,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
         if value:
             raise ValueError(f"--against writes samples and no record; it cannot be combined with {name}.")
     minutes = typed_or(config, "--gate-minutes", DEFAULT_MINUTES)
-    for name in ("--against-option", "--gate-measure-same"):
+    for name in ("--against-option", "--gate-compile", "--gate-measure-same"):
         if config.getoption(name):
             refuse_no_minutes(minutes, name)
     other_option = None if option.against_option is None else _other_option(option.against_option, settings)
@@ -199,6 +201,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
         summary=summary_path(option.gate_summary, config.invocation_params.dir),
         python=option.against_python,
         measures_same=bool(option.gate_measure_same),
+        compiles=bool(option.gate_compile),
     )
 
 

@@ -58,6 +58,7 @@ GATE = (
            parse=as_typed, metavar="PYTHON"),
     Option("--gate-minutes", "gate: measure for at most this many minutes; 0: programs and counters alone", "15",
            gate_minutes, "MINUTES"),
+    Option("--gate-compile", "gate: also judge the seconds to compile, cold and warm, by fresh processes"),
     Option("--gate-measure-same", "gate: also measure cases whose program is the same on both sides"),
     Option("--bisect", "gate: end as `git bisect run` reads it: 0 not slower, 1 slower or more, 125 cannot be "
            "judged, 130 and above stop; with `perf-tests run`"),

@@ -17,14 +17,17 @@ A launch pair is two fresh processes, base and head, that serve the cases in tur
      "base_cpu_seconds": the same or null, "head_cpu_seconds": the same or null,
      "cores": numbers of the cores that both sides worked on, or null; kept for the reader}
 
-with A for base, B for head, and one entry for each quadruple of turns. The other lines are `{"event": its name, ...}`,
-each a subclass of `Event`. The type of a field implies its check, so run and replay agree on what a line may hold.
+with A for base, B for head, and one entry for each quadruple of turns. The seconds to compile a case are rows of their
+own among the cases (`compile_row`): two fresh processes a pair, whose order is "AB" or "BA", and one reading of each.
+The other lines are `{"event": its name, ...}`, each a subclass of `Event`. The type of a field implies its check, so
+run and replay agree on what a line may hold.
 """
 
 import json
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -183,6 +186,29 @@ def rules_from_settings(settings: Json) -> Rules:
 
 ORDERS = ("ABBA", "BAAB")
 """The turns of a quadruple of rounds, A for base and B for head. Both cancel a steady drift."""
+SINGLE_ORDERS = ("AB", "BA")
+"""The turns of two processes that compile."""
+
+
+def compile_row(case: str, part: str, cache: str) -> str:
+    """The id of the row of the seconds to compile a `part` of a case, "" for all of it; `cache` is cold or warm."""
+    return f"{case} compile_{part}{part and '_'}seconds ({cache})"
+
+
+_COMPILE_ROW = re.compile(r"(.*) compile_(?:(forward|backward)_)?seconds \((cold|warm)\)")
+
+
+def compiled_in(row: str) -> tuple[str, str, str] | None:
+    """The case, part and cache of a `compile_row`; None of any other id."""
+    found = _COMPILE_ROW.fullmatch(row)
+    return None if found is None else (found[1], found[2] or "", found[3])
+
+
+def case_of(row: str) -> str:
+    """The id of the case that a row is of."""
+    found = compiled_in(row)
+    return row if found is None else found[0]
+
 
 ABSENT = "absent"
 """The outcome of a case that a side does not have at all."""
@@ -343,7 +369,7 @@ def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """One benchmark in one launch pair. The arrays are (quadruples, 2)."""
+    """One benchmark in one launch pair. The arrays are (quadruples, 2), or (1, 1) of two processes that compile."""
 
     stage: Stage
     pair: Count
@@ -361,17 +387,18 @@ class Measurement:
         return self.base_cpu_seconds, self.head_cpu_seconds
 
 
-def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
+def _quadruples(line: Json, name: str, orders: Sequence[str]) -> Seconds | None:
     """Seconds by quadruple; None for a CPU clock that was not read, or is too coarse to have seen the work."""
     value = line.get(name)
     if "_cpu_" in name:
         turns = [turn for pair in value if isinstance(pair, list) for turn in pair] if isinstance(value, list) else []
         if value is None or any(turn == 0 and not isinstance(turn, bool) for turn in turns):
             return None
-    if not isinstance(value, list) or len(value) != quadruples:
-        raise ValueError(f"{name!r} lacks the two turns of each of {quadruples} quadruples")
-    if not all(_are_durations(turns) and len(turns) == 2 for turns in value):
-        raise ValueError(f"{name!r} holds something other than two durations")
+    of_a_side = len(orders[0]) // 2
+    if not isinstance(value, list) or len(value) != len(orders):
+        raise ValueError(f"{name!r} lacks the turns of each of {len(orders)} quadruples")
+    if not all(_are_durations(turns) and len(turns) == of_a_side for turns in value):
+        raise ValueError(f"{name!r} holds something other than {of_a_side} durations")
     return np.asarray(value, dtype=np.float64)
 
 
@@ -474,10 +501,11 @@ class GateSamples:
             self.events.append(kind(**_checked(kind, line)))
             return
         orders = line.get("orders")
-        if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
-            raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
+        known = SINGLE_ORDERS if compiled_in(str(line.get("case"))) else ORDERS
+        if not isinstance(orders, list) or not orders or not all(order in known for order in orders):
+            raise ValueError(f"'orders' is not a list of {' and '.join(known)}")
         clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
-        seconds: Json = {name: _quadruples(line, name, len(orders)) for name in clocks}
+        seconds: Json = {name: _quadruples(line, name, orders) for name in clocks}
         found = Measurement(**_checked(Measurement, line), orders=tuple(orders), **seconds)
         if found.case not in self.cases:
             raise ValueError(f"the case {found.case!r} is not in the header")

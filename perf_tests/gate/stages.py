@@ -25,7 +25,15 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from perf_tests_suite.perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, LeftOut, Rules, Sentinel
+from perf_tests_suite.perf_tests.gate.samples import (
+    FEWEST_PAIRS,
+    Clock,
+    GateSamples,
+    LeftOut,
+    Rules,
+    Sentinel,
+    compiled_in,
+)
 from perf_tests_suite.perf_tests.gate.statistics import (
     ClockDecision,
     Estimate,
@@ -371,12 +379,13 @@ def sentinel_shifts(samples: GateSamples, rules: Rules) -> dict[str, Shift]:
 
 
 def shift_of_the_suite(screening: Screening, rules: Rules) -> Shift | None:
-    """The slowdown that all cases share, from stage 1; None with too few cases or launches.
+    """The slowdown that all cases share, from stage 1, without what compiling takes; None with too few of them.
 
     It is tested against the margin like a single case, with its own part of alpha, which is split between the clocks
     that could have been chosen on these launches.
     """
     enough = np.sum(~np.isnan(screening.values), axis=1) >= FEWEST_PAIRS
+    enough &= np.asarray([compiled_in(case) is None for case in screening.cases], dtype=bool)
     if np.sum(enough) < FEWEST_CASES_OF_A_SUITE:
         return None
     clocks = 2 if rules.clock == "auto" and screening.clock.cpu_spread is not None else 1

@@ -230,12 +230,12 @@ def pair_value(line: Measurement, clock: Clock) -> float:
     """The log ratio, head over base, of one case in one launch pair: the unit of all inference.
 
     The Hodges-Lehmann centre over the quadruples of 1/2 [(ln h1 + ln h2) - (ln b1 + ln b2)], in which a steady drift
-    cancels. NaN where the clock was not read.
+    cancels; ln h - ln b of two processes that compile. NaN where the clock was not read.
     """
     base, head = line.seconds_by(clock)
     if base is None or head is None:
         return math.nan
-    return hodges_lehmann((np.log(head).sum(axis=1) - np.log(base).sum(axis=1)) / 2)
+    return hodges_lehmann((np.log(head).sum(axis=1) - np.log(base).sum(axis=1)) / base.shape[1])
 
 
 def pair_values(samples: GateSamples, stage: int, pairs: Sequence[int], clock: Clock) -> Floats:

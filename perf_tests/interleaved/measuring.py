@@ -7,11 +7,14 @@ import math
 import random
 import signal
 import string
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby, product
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,7 @@ from perf_tests_suite.perf_tests.gate.samples import (
     ABSENT,
     ORDERS,
     SIDES,
+    SINGLE_ORDERS,
     NoTiming,
     PairTime,
     Relaunch,
@@ -28,6 +32,8 @@ from perf_tests_suite.perf_tests.gate.samples import (
     Sentinel,
     Side,
     Uncounted,
+    case_of,
+    compiled_in,
     exact_events,
 )
 from perf_tests_suite.perf_tests.hardware.machine import keep_on, let_go, processors_for
@@ -325,10 +331,11 @@ class Measuring:
         """Measure each case of `groups` in one launch pair. Raises UnmeasurableError and OSError."""
         draw = draw_pair(self.seed, pair)
         self._pair, self.last_stage, self._at_hand, self._sentinels = pair, stage, None, {}
-        self._cases = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
+        rows = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
+        self._cases = [case for case in rows if compiled_in(case) is None]
         self._left = [*self._cases]
         self.trees.move(draw.base_name, draw.head_name)
-        self.watch.pair_begins(stage, pair, len(self._cases))
+        self.watch.pair_begins(stage, pair, len(rows))
         self.once_seconds = 0.0
         start = time.monotonic()
         while self._left:
@@ -337,10 +344,13 @@ class Measuring:
                     self._measure_cases()
             except WorkerEndedError as error:
                 self._launch_again_or_give_up(error)
+        for case, of_case in groupby(sorted(set(rows) - set(self._cases)), case_of):
+            self.watch.case_begins(f"{case} compile", len(self._cases))
+            self._measure_compiling([*of_case], draw)
         for (name, side), times in self._sentinels.items():
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
         seconds = round(time.monotonic() - start, 3)
-        of_cases = sum(self.case_seconds.get(case, 0.0) for case in self._cases)
+        of_cases = sum(self.case_seconds.get(case, 0.0) for case in rows)
         self.launch_seconds = max(0.0, seconds - self.once_seconds - of_cases)
         self.samples_file.append(PairTime(stage, pair, seconds, self.launch_seconds).to_line())
 
@@ -361,6 +371,44 @@ class Measuring:
             self.case_seconds[case] = time.monotonic() - start - once_seconds
             self._left.remove(case)
             self._at_hand = None
+
+    def _measure_compiling(self, rows: Sequence[str], draw: Draw) -> None:
+        """Compile a case in fresh processes in turns, each side first with an empty cache, then with what it left."""
+        start, found = time.monotonic(), dict[tuple[str, Side], Json]()
+        order, parts = SINGLE_ORDERS[draw.head_starts_first], {row: compiled_in(row) or ("", "", "") for row in rows}
+        with tempfile.TemporaryDirectory(dir=self.trees.folder, ignore_cleanup_errors=True) as folder:
+            for cache in sorted({"cold", *(cache for _, _, cache in parts.values())}):
+                of_cache = [row for row in rows if cache in ("cold", parts[row][2]) and row not in self.left_out]
+                for side in SIDES if order == "AB" else SIDES[::-1]:
+                    found[cache, side] = self._compile(side, of_cache, Path(folder, side), draw)
+                for row, side in product(of_cache, SIDES):
+                    if (outcome := found[cache, side].get("outcome")) is not None:
+                        self._note_outcome(row, side, outcome["outcome"], outcome["reason"])
+        for row in (row for row in rows if row not in self.left_out):
+            _, part, cache = parts[row]
+            line: Json = {"stage": self.last_stage, "pair": self._pair, "case": row, "orders": [order]}
+            for side in SIDES:
+                wall, cpu = found[cache, side]["compiled"][part]
+                line |= {f"{side}_seconds": [[wall]], f"{side}_cpu_seconds": None if cpu is None else [[cpu]]}
+            self.samples_file.append({**line, "cores": None})
+            self.case_seconds[row] = (time.monotonic() - start) / len(rows)
+
+    def _compile(self, side: Side, rows: Sequence[str], cache: Path, draw: Draw) -> Json:
+        """What a fresh process of one side says of compiling the case of these rows; where it failed, its outcome."""
+        environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
+        self._at_hand, self._left = None, [row for row in rows if row not in self.left_out]
+        while self._left:
+            try:
+                with launched(
+                    self.trees, {side: self.tasks[side]}, draw, self.python_of_base, environment
+                ) as self._workers:
+                    self._agree_on_cases(measures=False)
+                    if self._left:
+                        worker = self._workers[side]
+                        return worker.ask({"compile": self.ids_on_side[side][self._left[0]]}, self.start_seconds)
+            except WorkerEndedError as error:
+                self._launch_again_or_give_up(error)
+        return {}
 
     def _count_cases(self, cases: Sequence[str]) -> None:
         for place, case in enumerate(cases):
@@ -541,9 +589,16 @@ def _signals_wait() -> Iterator[None]:
 
 @contextmanager
 def launched(
-    trees: Trees, tasks: Mapping[Side, Json], draw: Draw, python_of_base: str | None = None
+    trees: Trees,
+    tasks: Mapping[Side, Json],
+    draw: Draw,
+    python_of_base: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[dict[Side, WorkerProcess]]:
-    """Start both workers and send them what to collect; both are ended on every exit."""
+    """Start a worker for each side of `tasks`, under these `variables` too, and send it what to collect.
+
+    All are ended on every exit.
+    """
     workers: dict[Side, WorkerProcess] = {}
     try:
         for side in filter(tasks.__contains__, SIDES[::-1] if draw.head_starts_first else SIDES):
@@ -551,6 +606,7 @@ def launched(
             environment = {
                 **environment_of_side(trees.repository, tree),
                 **STEADY,
+                **(variables or {}),
                 "PYTHONHASHSEED": str(draw.hash_seed),
                 "PERF_TESTS_PADDING": "x" * draw.padding_bytes,
             }

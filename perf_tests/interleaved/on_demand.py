@@ -31,7 +31,7 @@ from perf_tests_suite.perf_tests.hardware.device import CacheFlush, Device, cach
 from perf_tests_suite.perf_tests.hardware.machine import conditions
 from perf_tests_suite.perf_tests.hardware.torch_private import TorchDispatchMode, load_code_generator, load_compiler
 from perf_tests_suite.perf_tests.interleaved.observer import Recorder
-from perf_tests_suite.perf_tests.predict.compiling import compilation_or_reason
+from perf_tests_suite.perf_tests.predict.compiling import compilation_or_reason, compile_seconds_or_reason
 from perf_tests_suite.perf_tests.predict.counters import counters_or_reason
 from perf_tests_suite.perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
 from perf_tests_suite.perf_tests.records.record import COUNTERS, Json
@@ -224,15 +224,18 @@ class GatePlugin(WorkerPlugin):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Count, after the last case, when no timing runs any more, what the gate asks for, until it hangs up."""
+        """Count or compile, after the last case, what the gate asks for, until it hangs up."""
         result = yield
         with suppress(ClosedError):
             if self.recorder is not None:
                 self.channel.send({"unplayed": self._unplayed, **self.recorder.observation().as_json})
                 return result
             while self.was_ready:
-                case_id = self.channel.receive()["count"]
-                self.channel.send({"counted": case_id, **counted(self._cases[case_id], session_of(session.config))})
+                asked, suite = self.channel.receive(), session_of(session.config)
+                if (to_compile := asked.get("compile")) is not None:
+                    self.channel.send(compiled_once(self._cases[to_compile], suite))
+                else:
+                    self.channel.send({"counted": asked["count"], **counted(self._cases[asked["count"]], suite)})
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -314,6 +317,13 @@ def counted(case: Case, suite: Session) -> Json:
             counters = {"host_reads": by_compiler.host_reads, **counters, **by_compiler.counters}
         reason = why or reason
     return {"counters": counters or None, "reason": reason}
+
+
+def compiled_once(case: Case, suite: Session) -> Json:
+    """Return wall and CPU seconds to compile each part of a case, or the outcome that says why there are none."""
+    workbench = suite.workbench
+    seconds, reason = compile_seconds_or_reason(case, workbench.device, workbench.settings.seed)
+    return {"compiled": seconds, "outcome": None if seconds else {"outcome": "error", "reason": reason}}
 
 
 # Whether base and head run the same program: what is issued when the cases run on fake tensors.

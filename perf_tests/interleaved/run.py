@@ -39,6 +39,8 @@ from perf_tests_suite.perf_tests.gate.samples import (
     Same,
     SamplesFile,
     Side,
+    case_of,
+    compile_row,
 )
 from perf_tests_suite.perf_tests.gate.verdicts import (
     FILE_NAME,
@@ -191,6 +193,8 @@ def run_gate(run: GateRun, watch: GateProgress, compare: Compare | None = None) 
         (compare or compare_programs)(run, trees, watch)
         if run.why_measured:
             watch.say(comparison_sentence(run.why_measured))
+        if run.plan.against.compiles:
+            add_compile_rows(run)
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
@@ -200,6 +204,37 @@ def run_gate(run: GateRun, watch: GateProgress, compare: Compare | None = None) 
             values = {} if other is None else {other.axis: other.value}
             ours = {name: case for name, case in run.plan.cases.items() if isinstance(case, Case)}
             run.what_changed = what_changed(run.result, ours, values, trees) if ours else []
+
+
+def add_compile_rows(run: GateRun) -> None:
+    """Give each compiled program rows of the seconds that its parts take to compile, behind the cases.
+
+    Cases that differ in their phase alone share a program; the last has the parts of all.
+    """
+    plan = run.plan
+    programs: dict[object, str] = {}
+    for name, case in plan.cases.items():
+        if isinstance(case, Case) and case.is_compiled:
+            of_phase = ("phase", "optimizer", "zero_grad_policy")
+            fields = {key: value for key, value in case.identity().items() if key not in of_phase}
+            key = (case.phase_row.records_graph, json.dumps(fields, sort_keys=True))
+            before = plan.cases.get(programs.get(key, ""))
+            if not isinstance(before, Case) or case.phase_row.has_backward or not before.phase_row.has_backward:
+                programs[key] = name
+    of_row = dict[str, str]()
+    for name in programs.values():
+        case = plan.cases[name]
+        assert isinstance(case, Case)
+        cold = ("forward", "backward") if case.phase_row.has_backward else ("forward",)
+        # What is found in the cache for the forward pass brings the backward's code too.
+        of_row |= {compile_row(name, *of): name for of in (*((part, "cold") for part in cold), ("", "warm"))}
+    run.plan = replace(
+        plan,
+        cases={**plan.cases, **{row: plan.cases[name] for row, name in of_row.items()}},
+        ids_at_base={**plan.ids_at_base, **{row: plan.ids_at_base[name] for row, name in of_row.items()}},
+    )
+    if run.why_measured:
+        run.why_measured |= {row: run.why_measured[name] for row, name in of_row.items()}
 
 
 @contextmanager
@@ -350,7 +385,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateR
     measuring = Measuring(
         trees=trees,
         tasks=tasks_of(plan),
-        ids_on_side={"base": plan.ids_at_base, "head": {case: case for case in plan.cases}},
+        ids_on_side={"base": plan.ids_at_base, "head": {case: case_of(case) for case in plan.cases}},
         identities={case_id: case.identity() for case_id, case in plan.cases.items()},
         seed=seed,
         samples_file=samples_file,
@@ -362,7 +397,8 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateR
     )
     try:
         if why_not_counted is None and plan.tests is None:  # theirs were counted as they were rehearsed
-            measuring.count([case for case in plan.cases if run.why_measured.get(case) != ""])
+            to_count = dict.fromkeys(map(case_of, plan.cases))
+            measuring.count([case for case in to_count if run.why_measured.get(case) != ""])
         end = _measure_until_decided(run, measuring)
         if (file := trees.written()) is not None:
             why = f"code under test wrote {file} while it was measured, so that side is no longer what it stands for"

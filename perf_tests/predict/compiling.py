@@ -9,13 +9,14 @@ import linecache
 import logging
 import os
 import re
+import resource
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +28,9 @@ from perf_tests_suite.model.transformer import TransformerLM
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.bound import time
 from perf_tests_suite.perf_tests.hardware.clock import tensor_dtype
-from perf_tests_suite.perf_tests.hardware.device import count_compilations
+from perf_tests_suite.perf_tests.hardware.device import Device, count_compilations
 from perf_tests_suite.perf_tests.hardware.torch_private import (
     TorchDispatchMode,
     compiler_stops,
@@ -44,6 +46,9 @@ from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
 SWITCHES = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 """Variables by which torch.compile does nothing."""
+NOTHING = "nothing of it was compiled: "
+T = TypeVar("T")
+
 LONGEST_TEXT = 120
 """Characters of a reason, a guard or a line of code."""
 
@@ -114,7 +119,7 @@ class Compilation:
     def summary(self) -> str:
         if self.graphs == 0:
             first = self.breaks[0].sentence if self.breaks else self.reason
-            return f"nothing of it was compiled: {first}"
+            return f"{NOTHING}{first}"
         parts = [how_many(self.graphs, "graph"), how_many(len(self.breaks), "graph break")]
         parts += [] if self.recompiles is None else [how_many(len(self.recompiles), "recompile")]
         parts += [] if self.generated_kernels is None else [how_many(self.generated_kernels, "generated kernel")]
@@ -201,22 +206,61 @@ def compilation_or_reason(
     """
     if case.ranks is not None:
         return None, None
+    found, reason = _or_reason(case, device, lambda: compilation_of(case, program_of(case, device, seed), roots))
+    return (found if found and (found.graphs or case.is_compiled) else None), reason
+
+
+def _or_reason(case: Case, device: torch.device, compiles: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What `compiles` returns, or None and one sentence why it cannot."""
     if reason := case.why_unsupported(device):
         return None, reason
     if device.type != case.device:
         return None, f"what {case.device} code a compiler generates is unknown until it is compiled on such a device."
     try:
-        with guarded("it cannot be compiled") if case.user_code else nullcontext():
-            program = program_of(case, device, seed)
-            with quiet_compiler():
-                found = compilation_of(case, program, roots)
-            return (found if found.graphs or case.is_compiled else None), None
+        with guarded("it cannot be compiled") if case.user_code else nullcontext(), quiet_compiler():
+            return compiles(), None
     except UserCodeError as error:
         return None, str(error)
     except Exception as error:
         return None, f"it cannot be compiled: {type(error).__name__}: {first_line(str(error))}"
     finally:
         forget_compiled()
+
+
+Seconds = dict[str, tuple[float, float | None]]
+"""Wall and CPU seconds by the part that compiled, and of "", the whole, with those of processes that it waited for; no
+CPU time on a GPU, where a thread spins."""
+
+
+def compile_seconds_or_reason(case: Case, device: Device, seed: int) -> tuple[Seconds | None, str | None]:
+    """The seconds of the first calls of a fresh process, which compile; or None and one sentence why there are none."""
+    seconds, reason = _or_reason(case, device.torch_device, lambda: _compile_seconds(case, device, seed))
+    return seconds or None, reason if seconds is None else None if seconds else f"{NOTHING}{why_nothing()}"
+
+
+def _compile_seconds(case: Case, device: Device, seed: int) -> Seconds:
+    load_code_generator()
+    program, found = program_of(case, device.torch_device, seed), Seconds()
+    output: list[Tensor] = []
+    parts: dict[str, Callable[[], None]] = {"forward": lambda: output.append(program.forward(*program.shape, 0))}
+    parts |= {"backward": lambda: program.backward(output.pop())} if case.phase_row.has_backward else {}
+    before = _begin()
+    for part, run in parts.items():
+        device.synchronize()
+        wall, cpu = time.perf_counter(), _cpu_seconds()
+        run()
+        device.synchronize()
+        wall, cpu = time.perf_counter() - wall, _cpu_seconds() - cpu
+        found[part] = round(wall, 9), None if case.device == "cuda" else round(cpu, 9)
+    if not (count_compilations() - before)["graphs"]:
+        return {}
+    of_wall, of_cpu = zip(*found.values(), strict=True)
+    return {**found, "": (sum(of_wall), None if None in of_cpu else sum(of_cpu))}
+
+
+def _cpu_seconds() -> float:
+    used = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 class _Reads(TorchDispatchMode):

@@ -242,12 +242,15 @@ def pairs_along(cells: Iterable[CaseRow], axis: str, base: str, other: str = "")
 
 
 def case_name(node_id: str) -> str:
-    """`forward small-ctx128-fp32-naive` from a node id of the suite's; that of a test of the user's is its name."""
+    """`forward small-ctx128-fp32-naive` from a node id of the suite's; that of a test of the user's is its name.
+
+    What a row says behind the id, as that it is of compiling, stays behind the name.
+    """
     if "::" in node_id and not node_id.startswith("perf_tests/"):
         return node_id
     function = node_id.rpartition("::")[2]
     name, _, parameters = function.removeprefix("test_").partition("[")
-    return f"{name} {parameters.removesuffix(']')}"
+    return f"{name} {''.join(parameters.rpartition(']')[::2])}"
 
 
 def last_phases(cells: Sequence[CaseRow]) -> list[CaseRow]:

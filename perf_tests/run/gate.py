@@ -14,7 +14,7 @@ from perf_tests_suite.perf_tests.bench.options import Against
 from perf_tests_suite.perf_tests.bench.recording import Line, line_or_log
 from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
-from perf_tests_suite.perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.gate.samples import Rules, case_of
 from perf_tests_suite.perf_tests.gate.verdicts import (
     BAD_COMMIT,
     FILE_NAME,
@@ -87,6 +87,10 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
             items.append(item)
         else:
             unmeasured[item.nodeid] = refusal.sentence
+    if against.compiles and not any(benchmark_of(item).case.is_compiled for item in benchmarks):
+        raise pytest.UsageError(
+            "--gate-compile judges seconds to compile, and none of these cases is compiled; add --execution compiled."
+        )
     if not items:
         first, reason = next(iter(unmeasured.items()))
         raise pytest.UsageError(
@@ -129,9 +133,9 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     other_cores = workbench.others.cores()  # before workers are among them
 
     def how_long(left: Sequence[str]) -> str:
-        return gate_eta(
-            [item for item in items if item.nodeid in left], plan.rules, against.minutes, workbench, other_cores
-        )
+        measured = [item for item in items if item.nodeid in left]
+        line = gate_eta(measured, plan.rules, against.minutes, workbench, other_cores)
+        return f"{line} Beside them each pair compiles, twice a side." if against.compiles else line
 
     run = GateRun(plan, how_long=how_long)
     passed_over = why_gpu_is_passed_over(suite.settings.device)
@@ -243,13 +247,15 @@ class GateScreen:
         assert result is not None
         if result.verdict in (RunVerdict.CONTAMINATED, RunVerdict.INCOMPARABLE):
             return "skipped", str(result.verdict), result.reason
-        (row,) = (row for row in result.cases if row.id == case_id)
+        rows = [row for row in result.cases if case_of(row.id) == case_id]
+        row, *to_compile = rows
         words = str(row.verdict) if row.effect is None else f"{row.verdict} {row.effect.effect:+.1%}"
+        words += "".join(f", to compile {one.verdict}" for one in to_compile if one.is_failure)
         risen = [exact for exact in result.exact if exact.id == case_id and exact.is_failure]
         words += f", MORE {', '.join(exact.counter for exact in risen)}" if risen else ""
-        failed_undecided = row.verdict == Verdict.UNDECIDED and result.verdict == RunVerdict.UNDECIDED
-        if row.is_failure or risen or failed_undecided:
-            alone = replace(result, cases=[row], exact=risen, suite=None)
+        failed_undecided = result.verdict == RunVerdict.UNDECIDED and Verdict.UNDECIDED in {one.verdict for one in rows}
+        if any(one.is_failure for one in rows) or risen or failed_undecided:
+            alone = replace(result, cases=rows, exact=risen, suite=None)
             found = finding_sentences(alone, self.run.header, self.run.plan.rules)
             return "failed", words, "\n".join([*table(*verdict_table(alone)), *found])
         if row.verdict == Verdict.NOT_MEASURED:

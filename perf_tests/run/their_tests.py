@@ -90,6 +90,8 @@ def _sorted(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             setattr(typed, name, _DEFAULTS.get(name) if text is None else option.parse(option.name, text))
     if typed.against_option:
         raise ValueError("--against-option compares values of the suite's own axes, which tests of yours have none of.")
+    if typed.gate_compile:
+        raise ValueError("--gate-compile judges cases of the suite; of tests of yours it does not know what compiles.")
     if typed.gate_measure_same:
         refuse_no_minutes(typed.gate_minutes, "--gate-measure-same")
     return typed, others

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from perf_tests_suite.perf_tests.gate.samples import compile_row
 from perf_tests_suite.perf_tests.records import columns
 from perf_tests_suite.perf_tests.records.columns import COLUMNS, SPEEDUP, case_rows, cells_of, pairs_along
 from perf_tests_suite.perf_tests.records.record import Json
@@ -136,6 +137,8 @@ def test_names_say_each_axis_that_is_not_the_default() -> None:
     (cell,) = cells_of(record([timed_attention((1.0,), cache="cold")]))
     assert cell.name == "d 16 256 forward fp32 naive, cold cache"
     assert columns.case_name(FORWARD) == "forward tiny-ctx8-fp32-naive"
+    row = compile_row(FORWARD, "forward", "cold")
+    assert columns.case_name(row) == "forward tiny-ctx8-fp32-naive compile_forward_seconds (cold)"
     assert columns.case_name("tests/bench_x.py::test_forward[1]") == "tests/bench_x.py::test_forward[1]"
     assert columns.lost_lines(cells_of(record([timed("a")], [untimed(reason="why")]))) == (
         "forward tiny-ctx8-fp32-naive: out of memory: why",

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from perf_tests_suite.perf_tests.predict.compiling import (
     breaks_of,
     compilation_of,
     compilation_or_reason,
+    compile_seconds_or_reason,
     why_nothing,
 )
 from perf_tests_suite.perf_tests.records.record import COMPILER_COUNTERS, Json
@@ -192,6 +194,28 @@ def test_a_case_has_counters_where_it_compiles_and_else_a_reason_or_none(monkeyp
     assert "unknown until it is compiled" in str(compilation_or_reason(replace(CASE, device="cuda"), CPU, seed=1)[1])
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "needs a C++ compiler" in str(compilation_or_reason(CASE, CPU, seed=1)[1])
+
+
+def test_seconds_to_compile_are_by_part_those_of_the_first_calls_and_none_where_nothing_was_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = iter(range(100))
+    monkeypatch.setattr(compiling, "time", Mock(perf_counter=lambda: next(moments) ** 2))
+    monkeypatch.setattr(compiling, "_cpu_seconds", lambda: 3.0 * next(moments))
+    device, backward = Mock(torch_device=CPU), replace(CASE, phase="attention_backward")
+
+    def compiles_to(attention: Any) -> Any:
+        monkeypatch.setitem(ATTENTION, "compiled", replace(ATTENTION["compiled"], build=lambda: attention))
+        return compile_seconds_or_reason(backward, device, seed=1)
+
+    quick = torch.compile(ATTENTION["naive"].build(), dynamic=False, backend="eager")
+    # Each clock is read before and after each part.
+    assert compiles_to(quick) == ({"forward": (4, 6.0), "backward": (20, 6.0), "": (24, 12.0)}, None)
+    assert device.synchronize.call_count == 4
+    seconds, reason = compiles_to(ATTENTION["naive"].build())
+    assert (seconds, str(reason).startswith("nothing of it was compiled: ")) == (None, True)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "needs a C++ compiler" in str(compile_seconds_or_reason(backward, device, seed=1)[1])
 
 
 def test_a_frame_that_was_given_up_counts_where_no_other_record_names_its_line() -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -14,10 +15,14 @@ from perf_tests_suite.perf_tests.gate.samples import (
     MOST_PAIRS,
     Rules,
     SamplesFile,
+    case_of,
+    compile_row,
+    compiled_in,
     exact_events,
     read_samples,
     rules_from_settings,
 )
+from perf_tests_suite.perf_tests.gate.statistics import pair_value
 from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.simulated_launches import SimulatedCase, header, line
 
@@ -68,13 +73,32 @@ def test_samples_are_read_back_as_they_were_written_without_a_wrong_or_torn_line
     assert (found.end, found.ran_out_of_time, found.pairs(1), found.pairs(2)) == ("budget", True, [0, 1], [])
 
 
+def test_a_row_of_compiling_has_a_process_of_each_side_a_pair_and_no_rounds_of_turns(path: Path) -> None:
+    rows = {of: compile_row("a", *of) for of in (("forward", "cold"), ("backward", "cold"), ("", "warm"))}
+    assert [(compiled_in(row), case_of(row)) for row in rows.values()] == [(("a", *of), "a") for of in rows]
+    for other in ("a", "a compile_loss_seconds (cold)", "t.py::test_x[a compile_seconds (warm)]"):
+        assert (compiled_in(other), case_of(other)) == (None, other)
+    row = rows["", "warm"]
+    cases = [*HEADER["cases"], {"id": row, "identity": {}}]
+    file = SamplesFile(path.with_name("compiling.jsonl"), {**HEADER, "cases": cases})
+    once: Json = {"base_seconds": [[2.0]], "head_seconds": [[3.0]]}
+    once |= {"base_cpu_seconds": None, "head_cpu_seconds": None}
+    file.append({"stage": 1, "pair": 0, "case": row, "orders": ["BA"], **once})
+    (found,) = file.samples.measurements
+    assert pair_value(found, "wall") == pytest.approx(math.log(1.5))
+    for case, order in ((row, "ABBA"), ("a", "AB")):
+        with pytest.raises(ValueError, match="'orders' is not a list of"):
+            file.append({"stage": 1, "pair": 1, "case": case, "orders": [order], **once})
+    file.close()
+
+
 def test_a_cpu_clock_too_coarse_to_see_the_work_counts_as_not_read(path: Path) -> None:
     with path.open("a") as file:
         file.write(json.dumps(entry(9) | {"head_cpu_seconds": [[0.0, 0.1]] * 4}) + "\n")
     assert read_samples(path).measurements[-1].head_cpu_seconds is None
 
 
-SHAPE, DURATIONS = "lacks the two turns of each of 4", "other than two durations"
+SHAPE, DURATIONS = "lacks the turns of each of 4", "other than 2 durations"
 
 
 DAMAGED: list[tuple[Json | None, str]] = [

@@ -315,6 +315,17 @@ def test_what_a_hook_raised_once_the_worker_was_ready_is_told(monkeypatch: pytes
     assert channel.sent == [{"ended": "no module"}]
 
 
+def test_seconds_to_compile_are_sent_or_the_outcome_that_says_why_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suite: Any = Mock()
+    for seconds, reason, outcome in (
+        ({"": (2.0, 1.0)}, None, None), (None, "no compiler", {"outcome": "error", "reason": "no compiler"}),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, "compile_seconds_or_reason", lambda *_, of=(seconds, reason): of)
+        assert module.compiled_once(attention_case(), suite) == {"compiled": seconds, "outcome": outcome}
+
+
 def test_what_the_compiler_made_is_counted_of_compiled_cases_and_of_code_that_may_compile_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,10 +15,18 @@ import pytest
 
 from perf_tests_suite.perf_tests.bench.options import Against, OtherOption
 from perf_tests_suite.perf_tests.cases.case import Case
-from perf_tests_suite.perf_tests.gate.samples import ExactFinding, GateSamples, Rules, read_samples
+from perf_tests_suite.perf_tests.gate.samples import (
+    SIDES,
+    ExactFinding,
+    GateSamples,
+    PairTime,
+    Rules,
+    compile_row,
+    read_samples,
+)
 from perf_tests_suite.perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude
 from perf_tests_suite.perf_tests.interleaved import run as module
-from perf_tests_suite.perf_tests.interleaved.measuring import GateProgress, launched
+from perf_tests_suite.perf_tests.interleaved.measuring import GateProgress, Measuring, launched
 from perf_tests_suite.perf_tests.interleaved.run import (
     GatePlan,
     GateRun,
@@ -32,7 +40,7 @@ from perf_tests_suite.perf_tests.records.record import Json, how_many
 from perf_tests_suite.perf_tests.report.gate_screens import verdict_sentence
 from perf_tests_suite.perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, attention_case
-from tests.support.fake_sides import tree
+from tests.support.fake_sides import logged, tree
 from tests.support.git_repository import commit, git
 from tests.support.same_programs import write
 from tests.support.simulated_launches import RULES, SimulatedCase, gate_run
@@ -53,8 +61,9 @@ def project(tmp_path: Path) -> Path:
 
 def gated(project: Path, base: Json, head: Json, /, minutes: float = 5.0, **changes: Any) -> tuple[GateRun, GateResult]:
     """A gate of a head that behaves so against a base that does; `changes` of its plan, its settings and `Against`."""
+    of_run = changes.get("cases", CASES)
     for behaviour in (base, head):
-        cases = {case_id: case.identity() for case_id, case in CASES.items()}
+        cases = {case_id: case.identity() for case_id, case in of_run.items()}
         always = {"cases": cases, "scatter": 0.002, "round_seconds": 0.1}
         (project / "behaviour.md").write_text(json.dumps({**always, **behaviour}))
         if behaviour is base:
@@ -62,9 +71,10 @@ def gated(project: Path, base: Json, head: Json, /, minutes: float = 5.0, **chan
     watch, base_of = changes.pop("watch", Mock()), changes.pop("base_of", find_commit)
     settings = replace(SETTINGS, device=changes.pop("device", "cpu"))
     against = Against("main", None, minutes, "pass", None, measures_same=changes.pop("measures_same", True))
+    against = replace(against, compiles=changes.pop("compiles", False))
     plan = GatePlan(
         repository=Repository(project), storage=project.parent / "storage", against=against,
-        base=base_of(project, "main"), settings=settings, cases=CASES, ids_at_base={case: case for case in CASES},
+        base=base_of(project, "main"), settings=settings, cases=of_run, ids_at_base={case: case for case in of_run},
         machine_info={}, rules=QUICK, options="--against main",
     )  # fmt: skip
     run = GateRun(plan, how_long=changes.pop("how_long", None))
@@ -80,6 +90,87 @@ def test_a_slower_head_is_confirmed_on_fresh_launch_pairs_and_fails(project: Pat
     assert ({row.verdict for row in result.cases}, result.exit_code) == ({Verdict.SLOWER}, 1)
     assert result.pairs in ((3, 5), (3, 8))
     assert [row.effect.effect for row in result.cases if row.effect] == pytest.approx([0.02] * 3, abs=0.002)
+
+
+COMPILED = "perf_tests/test_attention.py::test_attention_{}[d16-seq64-fp32-compiled]"
+PHASES = {phase: COMPILED.format(phase) for phase in ("forward", "backward")}
+COMPILED_CASES: Mapping[str, Case] = {
+    name: attention_case(phase=f"attention_{phase}", attention="compiled", sequence_length=64)
+    for phase, name in PHASES.items()
+}
+OF_COMPILING = [
+    compile_row(PHASES["backward"], *of) for of in (("forward", "cold"), ("backward", "cold"), ("", "warm"))
+]
+
+
+def test_seconds_to_compile_are_judged_by_fresh_processes_in_turns_each_with_an_empty_cache(project: Path) -> None:
+    """A row for each part of the phase that has all of them, by the pairs and the statistics of any other."""
+    run, result = gated(project, {}, {"compile_seconds": 25.0}, cases=COMPILED_CASES, compiles=True)
+    rows = {row.id: row for row in result.cases}
+    assert [*rows] == [*PHASES.values(), *OF_COMPILING]
+    assert {rows[name].verdict for name in OF_COMPILING} == {Verdict.SLOWER}
+    assert {rows[name].verdict for name in PHASES.values()} == {Verdict.OK}
+    assert (result.verdict, result.exit_code) == (RunVerdict.FAILED, 1)
+    assert result.suite is None, "compiling is no part of the suite's shift"
+    assert "compile_forward_seconds (cold)" in " ".join(run.what_changed)
+    samples = read_samples(run.paths[0])
+    assert conclude(samples, QUICK).cases == result.cases, "a replay says the same"
+    of_row = [line for line in samples.measurements if line.case == OF_COMPILING[2]]
+    assert {line.orders for line in of_row} == {("AB",), ("BA",)}
+    assert of_row[0].base_seconds.tolist() == [[pytest.approx(4.0, rel=0.05)]]
+    pairs = {line.pair: line.orders[0] for line in of_row}
+    assert {row.pair: row for row in samples.of(PairTime)}.keys() == pairs.keys()
+
+
+def test_each_process_that_compiles_is_a_fresh_one_and_a_side_finds_no_cache_but_its_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[Any]()
+    ended = Measuring._measure_compiling
+
+    def watched(self: Measuring, rows: Any, draw: Any) -> None:
+        ended(self, rows, draw)
+        seen.extend((side, *one) for side in SIDES for one in logged(getattr(self.trees, side), "compiled"))
+
+    monkeypatch.setattr(Measuring, "_measure_compiling", watched)
+    run, _ = gated(project, {}, {}, cases=COMPILED_CASES, compiles=True, **ONE_PAIR)
+    order = read_samples(run.paths[0]).measurements[-1].orders[0]
+    turns = [SIDES["AB".index(letter)] for letter in order] * 2
+    assert [(side, is_full) for side, _, _, _, is_full in sorted(seen, key=lambda one: one[1])] == [
+        (side, number > 1) for number, side in enumerate(turns)
+    ]
+    assert len({one[2] for one in seen}) == 4
+    assert len({(one[0], one[3]) for one in seen}) == len({one[3] for one in seen}) == 2
+    assert not [cache for *_, cache, _ in seen if Path(cache).exists()]
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "verdicts"),
+    [
+        ("", "compiles nothing", [Verdict.FAILED] * 3),
+        ("compiles nothing", "", [Verdict.NEW] * 3),
+        ("compiles nothing", "compiles nothing", [Verdict.NOT_MEASURED] * 3),
+        ("misses its cache", "misses its cache", [Verdict.UNDECIDED, Verdict.UNDECIDED, Verdict.NOT_MEASURED]),
+    ],
+)
+def test_a_side_that_compiles_nothing_says_why_in_the_rows_of_compiling_alone(
+    project: Path, base: str, head: str, verdicts: list[Verdict]
+) -> None:
+    of_base, of_head = ({"faults": {PHASES["backward"]: fault}} for fault in (base, head))
+    _, result = gated(project, of_base, of_head, cases=COMPILED_CASES, compiles=True, **ONE_PAIR)
+    rows = {row.id: row for row in result.cases}
+    assert [rows[name].verdict for name in OF_COMPILING] == verdicts
+    assert {rows[name].verdict for name in PHASES.values()} == {Verdict.UNDECIDED}
+    assert (base or head) in rows[OF_COMPILING[2]].explanation
+
+
+def test_what_is_the_same_program_is_not_compiled_either(project: Path) -> None:
+    head: Json = {"faults": {PHASES["forward"]: "reads a value"}}
+    _, result = gated(
+        project, {}, head, cases=COMPILED_CASES, compiles=True, measures_same=False, **ONE_PAIR
+    )  # fmt: skip
+    same = {row.id for row in result.cases if row.verdict == Verdict.SAME}
+    assert same == {PHASES["backward"], *OF_COMPILING}
 
 
 def test_a_run_whose_sentinels_moved_is_measured_again_and_then_refused(project: Path) -> None:

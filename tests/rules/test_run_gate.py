@@ -1,5 +1,6 @@
 """How a verdict shows under pytest: as the result of its test, in the exit code, in the summary."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from perf_tests_suite.perf_tests.bench.options import Against
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
-from perf_tests_suite.perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.gate.samples import Rules, compile_row
 from perf_tests_suite.perf_tests.gate.statistics import ClockDecision
 from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
 from perf_tests_suite.perf_tests.interleaved.measuring import GateProgress
@@ -26,12 +27,18 @@ RISEN = [ExactResult(CASE_ID, "saved_bytes", 100, 101, Verdict.MORE), ExactResul
 COMMAND = "--against 0123456789ab"
 
 
-def plugin(row: CaseResult | None, verdict: RunVerdict, *risen: ExactResult, summary: Path | None = None) -> GateScreen:
+def plugin(
+    row: CaseResult | None,
+    verdict: RunVerdict,
+    *risen: ExactResult,
+    summary: Path | None = None,
+    more: Sequence[CaseResult] = (),
+) -> GateScreen:
     """The plugin after a run with this outcome; without a row, its only case was not tried."""
     plan = Mock(spec=GatePlan, against=Against("main", None, 15.0, "pass", summary), rules=Rules())
     run = GateRun(plan, paths=[Path("samples.jsonl")])
     run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}
-    rows, clock = [row] if row else [], ClockDecision("wall", 0.01, None)
+    rows, clock = [*([row] if row else []), *more], ClockDecision("wall", 0.01, None)
     run.result = GateResult(verdict, "it is so", rows, [*risen], None, None, {}, clock, None, (6, 10))
     return GateScreen(run, GateProgress(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
 
@@ -75,6 +82,17 @@ def test_a_verdict_is_its_tests_result(
     assert ("+4.1% to +6.3%" in text) == (outcome == "failed" and row is not None and row.effect is not None)
     assert "x rose" not in text
     assert found.pytest_runtest_protocol(Mock(stash=pytest.Stash())) is None, "other tests run as ever"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.SLOWER, Verdict.UNDECIDED])
+def test_the_rows_of_compiling_a_case_are_a_part_of_its_result(verdict: Verdict) -> None:
+    compiling = CaseResult(compile_row(CASE_ID, "forward", "cold"), verdict, EFFECT, clock="wall")
+    other = CaseResult(compile_row("b", "forward", "cold"), Verdict.SLOWER, EFFECT, clock="wall")
+    found = plugin(OK, RunVerdict.UNDECIDED, more=[compiling, other])
+    outcome, words, said = found._verdict_on(CASE_ID)
+    assert outcome == ("passed" if verdict == Verdict.OK else "failed")
+    assert words == f"OK +5.2%{', to compile SLOWER' if verdict == Verdict.SLOWER else ''}"
+    assert ("compile_forward_seconds (cold)" in said) == (verdict != Verdict.OK)
 
 
 @pytest.mark.parametrize(

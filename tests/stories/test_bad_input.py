@@ -49,7 +49,9 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--benchmark-json=/proc/nothing/a.json": ("--benchmark-json /proc/nothing/a.json", "is not a folder"),
     "--against=no-such-revision": ("names no revision", "a branch, a tag"),
     **{option: (f"{option.partition('=')[0]} is for the gate", "--against REV")
-       for option in ("--against-python=python", "--gate-minutes=3", "--gate-measure-same")},
+       for option in ("--against-python=python", "--gate-minutes=3", "--gate-compile", "--gate-measure-same")},
+    f"{GATE} --gate-compile": ("none of these cases is compiled; add --execution compiled",),
+    f"{GATE} --gate-compile --gate-minutes=0": ("--gate-minutes 0 measures no time, and --gate-compile compares",),
     f"{GATE} --against-python=/nowhere/python": ("--against-python /nowhere/python is not a program that can be run",),
     f"{GATE} --gate-undecided=maybe": ("--gate-undecided 'maybe'", "choose from pass, fail"),
     f"{GATE} --gate-summary=/proc/nothing/s.md": ("is not a folder",),

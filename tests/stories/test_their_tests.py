@@ -299,6 +299,7 @@ def refusals(theirs: Path) -> list[tuple[dict[str, Any], str]]:
         ({"words": ("--no-such-option",)}, "unrecognized arguments: --no-such-option"),
         ({"words": ("-n2", "-pxdist")}, "disturb each other; add -n 0"),
         ({"words": ("--against-option=attention=sdpa",)}, "tests of yours have none of"),
+        ({"words": ("--gate-compile",)}, "--gate-compile judges cases of the suite"),
         ({"words": ("--gate-minutes=soon",)}, "--gate-minutes 'soon' is not"),
         ({"words": ("--gate-summary=no/such.md",)}, "no is not a folder"),
         ({"words": ("--time-limit=0",)}, "--time-limit '0' is not a positive number of minutes"),

@@ -46,6 +46,9 @@ def main() -> None:
     for case in task["order"]:
         send(answer_to_the_end(case, FAULTS.get(case), requests))
     for request in requests:
+        if "compile" in request:
+            send(compiled(request["compile"]))
+            continue
         if FAULTS.get(request["count"]) == "dies counting":
             os.kill(os.getpid(), 9)
         counters = BEHAVIOUR.get("counters", {"kernel_launches": 7})
@@ -77,6 +80,19 @@ def answer_to_the_end(case: str, fault: str | None, requests: Iterator[Any]) -> 
         log("worked", [time.monotonic(), case])
         send(measured(asked))
     sys.exit(1)
+
+
+def compiled(case: str) -> dict[str, Any]:
+    """Answer that it took so long for each part, once the cache is filled a tenth."""
+    cache, fault = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]), FAULTS.get(case)
+    log("compiled", [time.monotonic(), os.getpid(), str(cache), cache.exists()])
+    if fault == "compiles nothing" or (fault == "misses its cache" and cache.exists()):
+        return {"compiled": None, "outcome": {"outcome": "error", "reason": fault}}
+    seconds = BEHAVIOUR.get("compile_seconds", 20.0) * (0.1 if cache.exists() else 1.0)
+    cache.mkdir(exist_ok=True)
+    forward, backward = scattered(seconds), scattered(seconds)
+    parts = {"forward": forward, "backward": backward, "": forward + backward}
+    return {"compiled": {part: [taken, taken] for part, taken in parts.items()}, "outcome": None}
 
 
 def digests_of(order: list[str]) -> dict[str, Any]:
