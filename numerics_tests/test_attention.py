@@ -16,7 +16,7 @@ from torch import Tensor
 from perf_tests_suite.model import attention as of_model
 from perf_tests_suite.model.attention import ATTENTION, AttentionFunction, naive_attention, sdpa_attention
 from perf_tests_suite.model.sizes import SIZES
-from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.harness import bounds, oracles, within
 from perf_tests_suite.numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_within
 from perf_tests_suite.numerics_tests.harness.claims import claim
 from perf_tests_suite.numerics_tests.harness.strategies import Recipe, alike, recipes
@@ -39,8 +39,8 @@ def triple(recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
 
 def check_bound(attention: AttentionFunction, recipe: Recipe) -> None:
     q, k, v = triple(recipe)
-    _, allowed = exact_and_bounds(q, k, v, torch.zeros_like(v), Arithmetic.of(recipe.dtype))
-    assert_within(attention(q, k, v), oracles.attention(q, k, v), allowed.output, "attention_bounds")
+    _, allowed = within.attention(recipe.dtype, q, k, v)
+    assert_within(attention(q, k, v), oracles.attention(q, k, v), allowed, "exact_and_bounds")
 
 
 @claim("attention", cost=2, recipe=QUERIES)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from perf_tests_suite.model.sizes import SIZES
-from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.harness import bounds, oracles, within
 from perf_tests_suite.numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
 from perf_tests_suite.numerics_tests.harness.claims import claim
 from perf_tests_suite.numerics_tests.harness.exercises import model_rms_norm
@@ -51,10 +51,8 @@ def weights_like(recipe: Recipe, number: int = 1) -> Tensor:
 
 def _check_rms(rms_norm: RMS, recipe: Recipe, eps: float) -> None:
     x, weight = recipe.tensor(), weights_like(recipe).to(device())
-    exact = oracles.rms_norm(x, weight, eps)
-    largest = torch.finfo(recipe.dtype).max
-    reachable = exact.abs() < largest / 2
-    bound = bounds.rms_norm(exact, recipe.dtype, roundings=2)
+    exact, bound = within.rms_norm(recipe.dtype, x, weight, eps)
+    reachable = exact.abs() < torch.finfo(recipe.dtype).max / 2
     result = rms_norm(x, weight, eps)
     assert_within(result.where(reachable, 0), exact.where(reachable, 0), bound, "bounds.rms_norm")
 
@@ -130,9 +128,7 @@ def _check_input_gradient(rms_norm: RMS, recipe: Recipe) -> None:
 
 def _check_layer(layer_norm: Layer, recipe: Recipe, x: Tensor, eps: float) -> None:
     weight, bias = weights_like(recipe).to(x.device), weights_like(recipe, 2).to(x.device)
-    z, kappa = oracles.normalised(x, eps)
-    exact = z * weight.double() + bias.double()
-    bound = bounds.layer_norm(exact, z, weight.double(), bias.double(), kappa, recipe.dtype)
+    exact, bound = within.layer_norm(recipe.dtype, x, weight, bias, eps)
     assert_within(layer_norm(x, weight, bias, eps), exact, bound, "bounds.layer_norm")
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.training import Training
 from perf_tests_suite.model.transformer import Linear
-from perf_tests_suite.numerics_tests.harness import bounds, tiny
+from perf_tests_suite.numerics_tests.harness import bounds, tiny, within
 from perf_tests_suite.numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
 from perf_tests_suite.numerics_tests.harness.claims import claim
 from perf_tests_suite.numerics_tests.harness.exercises import scaled_backward
@@ -127,8 +127,7 @@ def test_linear_holds_for_the_widths_of_models(product: Product) -> None:
         for dtype in (torch.float32, torch.bfloat16):
             x = Recipe((rows, terms), dtype).tensor()
             weight = Recipe((words, terms), dtype, seed=1).tensor()
-            exact, magnitudes = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
-            bound = bounds.sum_in_float32(exact, magnitudes, terms, dtype)
+            exact, bound = within.matmul(dtype, x, weight.T)
             assert_within(product(x, weight.requires_grad_()).detach(), exact, bound, bounds.ASNA)
             with torch.no_grad():
                 assert_within(product(x, weight), exact, bound, f"{bounds.ASNA}, without a graph")

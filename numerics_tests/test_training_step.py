@@ -16,7 +16,7 @@ from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.sizes import ModelConfig
 from perf_tests_suite.model.training import OPTIMIZERS, ZERO_GRAD, Training
 from perf_tests_suite.model.transformer import Embedding, Linear, TransformerLM
-from perf_tests_suite.numerics_tests.harness import bounds, oracles, tiny
+from perf_tests_suite.numerics_tests.harness import bounds, oracles, tiny, within
 from perf_tests_suite.numerics_tests.harness.checks import (
     assert_at_most_twice,
     assert_same_bits,
@@ -29,7 +29,6 @@ from perf_tests_suite.numerics_tests.harness.strategies import SEEDS
 from perf_tests_suite.numerics_tests.machine import environment
 from perf_tests_suite.numerics_tests.machine.environment import device
 from perf_tests_suite.numerics_tests.machine.formats import U32
-from perf_tests_suite.numerics_tests.test_loss import mean_bound
 from perf_tests_suite.numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE
 
 Build = Callable[[int], TransformerLM]
@@ -438,9 +437,9 @@ def test_loss_of_a_training_is_within_its_bound(make: tiny.MakeTraining) -> None
         assert_true(not torch.is_autocast_enabled(device().type), f"{name} leaves a region open")
         assert_true(logits.dtype == (PRECISIONS[name].autocast_dtype or torch.float32), f"{name} gives {logits.dtype}")
         targets = tiny.targets_of(tokens)
-        loss, exact = training.loss(logits, targets), oracles.token_losses(logits, targets).mean()
+        loss, (exact, allowed) = training.loss(logits, targets), within.cross_entropy(torch.float32, logits, targets)
         assert_true(loss.dtype == torch.float32, f"the loss of {name} is {loss.dtype}")
-        assert_within(loss, exact, mean_bound(logits, targets), "bounds.cross_entropy")
+        assert_within(loss, exact, allowed, "bounds.cross_entropy")
 
 
 BuildCheckpointed = Callable[[int, str], TransformerLM]

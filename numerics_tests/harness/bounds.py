@@ -104,20 +104,6 @@ def rotary(pair_length: Tensor, angle: Tensor) -> Tensor:
     return pair_length * 8 * U32 * (1 + angle)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """u |O| + max|v| (u32 ((2 K + 6) s + 3 T + 24) + 2 (u s + 2 u)), s the largest |q||k| / sqrt(K) of a row.
-
-    Scores are products within gamma_K (ASNA 2e, section 3.5), which move probabilities by as much, as in `softmax`;
-    products with v add gamma_T. The last part is for scores and probabilities kept in 16 bits.
-    """
-    u, eta = rounding(dtype)
-    tokens, width = q.shape[-2:]
-    products = (q.abs() @ k.abs().transpose(-2, -1) / math.sqrt(width)).tril()
-    s, largest = products.amax(-1, keepdim=True), v.abs().amax((-2, -1), keepdim=True)
-    stored = 2 * (u * s + 2 * u) if dtype != torch.float32 else 0.0
-    return u * exact.abs() + largest * (U32 * ((2 * width + 6) * s + 3 * tokens + 24) + stored) + tokens * eta
-
-
 def adamw(parameters: Tensor, steps: int, learning_rate: float) -> Tensor:
     """t (4 u |p| + lr 4096 u32): each step rounds the parameter and a quotient of two averages of t terms.
 

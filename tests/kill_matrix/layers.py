@@ -13,7 +13,6 @@ from perf_tests_suite.numerics_tests.harness.exercises import model_rms_norm, rm
 from perf_tests_suite.numerics_tests.machine.sums import sequential
 from perf_tests_suite.numerics_tests.test_feed_forward import FeedForward, model_swiglu
 from perf_tests_suite.numerics_tests.test_norms import RMS, Layer, torch_layer_norm
-from perf_tests_suite.numerics_tests.test_rotary import model_rotary
 from tests.kill_matrix.judging import Fault
 
 
@@ -72,9 +71,16 @@ def angles(x: Tensor, theta: float = 10_000.0, first: int = 0, dtype: torch.dtyp
     return (positions[:, None] * frequencies).to(dtype).float()
 
 
-def turn(x: Tensor, angle: Tensor, sign: float = 1.0, table: torch.dtype = torch.float32) -> Tensor:
-    a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    cos, sin = angle.cos().to(table).float(), sign * angle.sin().to(table).float()
+def turn(
+    x: Tensor,
+    angle: Tensor,
+    sign: float = 1.0,
+    table: torch.dtype = torch.float32,
+    step: torch.dtype = torch.float32,
+) -> Tensor:
+    """Rotary embedding with its table, or each step, kept in another format."""
+    a, b = x.to(step).unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = angle.cos().to(table).to(step), sign * angle.sin().to(table).to(step)
     return torch.stack((cos * a - sin * b, sin * a + cos * b), dim=-1).flatten(-2)
 
 
@@ -200,7 +206,7 @@ FAULTS = (
           lambda x: turn(x, angles(x), table=torch.bfloat16)),
     Fault("rotary angle of the squared position", TURN,
           lambda x: turn(x, angles(x).square())),
-    Fault("rotary that casts back", TURN, lambda x: model_rotary(x).to(x.dtype)),
+    Fault("rotary in the format of its input", TURN, lambda x: turn(x, angles(x), step=x.dtype)),
     Fault("attention without scale", ATTENTION, unscaled),
     Fault("attention scaled by the width", ATTENTION,
           lambda q, k, v: softmax(masked(q @ k.transpose(-2, -1) / q.shape[-1])) @ v),

@@ -460,6 +460,8 @@ HONEST = (
     Planted("rotary angles by a running sum", "rotary_holds_for_the_widths_of_models", TABLES,
             rotary_tables(lambda f, t: torch.cat((0 * f[None], f.expand(len(t) - 1, -1).cumsum(0))))),
     Planted("rotary by complex numbers", "rotary_is_a_turn_in_the_complex_plane", TURN, turned(by_complex_numbers)),
+    Planted("rotary that casts back", "rotary_is_a_turn_in_the_complex_plane", TURN,
+            turned(lambda turn, self, x: turn(self, x).to(x.dtype))),
     Planted("norm by F.rms_norm", RMS, NORM, lambda real: lambda self, x: F.rms_norm(
         x.float(), x.shape[-1:], self.weight_D, self.eps).to(x.dtype)),
     Planted("norm by a division", RMS, NORM, norm(lambda x, eps: 1 / inverse_root(x, eps).reciprocal())),

@@ -297,6 +297,14 @@ def test_sdpa_takes_a_fused_kernel(shape: tuple[int, ...]) -> None:
     assert flash in operators_of(lambda: sdpa_attention(q, q, q))
 
 
+@pytest.mark.parametrize("name, softmax", [("naive", "aten::exp"), ("softmax", "aten::_softmax")])
+def test_softmax_is_written_out_or_one_kernel(name: str, softmax: str) -> None:
+    """The two give the same numbers, and differ in what is measured."""
+    q = torch.zeros(1, 2, 4, 16)
+    issued = operators_of(lambda: ATTENTION[name].build()(q, q, q))
+    assert {"aten::exp", "aten::_softmax"}.intersection(issued) == {softmax}
+
+
 def test_flex_gets_one_dtype_and_a_mask_where_the_queries_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast leaves queries and keys in float32; flex_attention refuses mixed dtypes only where it is compiled."""
     attend, make_mask = Mock(), Mock()
