@@ -449,6 +449,11 @@ def in_float64(frequency: Tensor, position: Tensor) -> Tensor:
     return position.double()[:, None] * 10_000.0 ** -(torch.arange(0, width, 2).double() / width)
 
 
+def by_variance(x: Tensor, eps: float) -> Tensor:
+    variance, mean = torch.var_mean(x, -1, keepdim=True, correction=0)
+    return (variance + mean.square() + eps).rsqrt()
+
+
 def loss_of_all(loss: Any) -> Wrong:
     return lambda real: lambda logits, targets: loss(logits.float().flatten(0, -2), targets.flatten())
 
@@ -465,6 +470,7 @@ HONEST = (
     Planted("norm by F.rms_norm", RMS, NORM, lambda real: lambda self, x: F.rms_norm(
         x.float(), x.shape[-1:], self.weight_D, self.eps).to(x.dtype)),
     Planted("norm by a division", RMS, NORM, norm(lambda x, eps: 1 / inverse_root(x, eps).reciprocal())),
+    Planted("norm by a variance", "rms_norm_input_gradient_is_within_its_bound", NORM, norm(by_variance)),
     Planted("loss by F.cross_entropy", "loss_is_within_its_bound", LOSS, loss_of_all(F.cross_entropy)),
     Planted("loss by log_softmax", "loss_gradient_is_probability_less_one_hot", LOSS,
             loss_of_all(lambda z, t: F.nll_loss(z.log_softmax(-1), t))),
