@@ -1,10 +1,8 @@
-"""Labelled figures, of tables and of pytest-benchmark files, and what an audit says of them."""
+"""Labelled figures, of tables and of our own records, and what an audit says of them."""
 
-import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -12,8 +10,7 @@ from perf_tests_suite.model.sizes import ModelConfig
 from perf_tests_suite.perf_tests.hardware.limits import AttentionWork, ModelWork, Work
 from perf_tests_suite.perf_tests.phases import has_identity, is_attention, is_collective
 from perf_tests_suite.perf_tests.records.columns import inside
-from perf_tests_suite.perf_tests.records.record import Json, unpacked, without_path
-from perf_tests_suite.perf_tests.records.store import MOST_UNPACKED_BYTES
+from perf_tests_suite.perf_tests.records.record import Json
 
 IMPOSSIBLE = "impossible"
 
@@ -103,8 +100,6 @@ class Timing(Labelled):
     """False where the table says that nothing is masked."""
     optimizer: str = ""
     """The author's words; empty where not stated or not run."""
-    least_share: float = 1.0
-    """Share of `work` that the labels state for certain; less than 1 where a name alone gives the shape."""
 
     @property
     def precision(self) -> str | None:
@@ -219,46 +214,23 @@ def implementation_named(attention: str, execution: str, checkpoint: str, model:
     return "compiled" if attention == "compiled" else f"{attention} {execution}"
 
 
-# The timings of a pytest-benchmark file; only ours have an identity, and only rows with one can be judged.
+# The timings of a record of ours.
 
 
-MOST_SECONDS = 1e15
 LARGEST_DIMENSION = 1e9
 """Limit of a model's or batch's dimensions: the products of larger ones are no number of FLOPs."""
 
 
-def read_benchmarks(path: Path) -> list[Timing]:
-    """The timings of the file. Raises ValueError with one sentence if it is no pytest-benchmark JSON with timings."""
-    packed = unpacked(path, MOST_UNPACKED_BYTES) if path.suffix == ".xz" else None
-    try:
-        data = json.loads(path.read_bytes() if packed is None else packed)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read as JSON: {without_path(error)}.") from error
-    rows = data.get("benchmarks") if isinstance(data, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path} is not a pytest-benchmark file: it has no list of benchmarks.")
-    if not rows:
-        raise ValueError(f"{path} holds no benchmark.")
-    try:
-        return timings_of(data)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
 def timings_of(record: Json) -> list[Timing]:
-    """One timing for each benchmark, by the median of its rounds. Raises ValueError for a row without a timing."""
+    """One timing for each benchmark, by the median of its rounds."""
     gpu = inside(record, "machine_info", "torch", "gpu").get("name")
     return [_timing(row, str(gpu or "")) for row in record["benchmarks"]]
 
 
 def _timing(row: Json, gpu: str) -> Timing:
     place = str(row.get("fullname") or row.get("name"))
-    stats = row.get("stats")
-    rounds = (stats.get("data") or [stats.get("mean")]) if isinstance(stats, dict) else None
-    if not isinstance(rounds, list) or not all(isinstance(s, int | float) and abs(s) < MOST_SECONDS for s in rounds):
-        raise ValueError(f"Benchmark {place} has no timing in its stats.")
-    info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
-    seconds, work = median(map(float, rounds)), _work(info)
+    info, stats = row["extra_info"], row["stats"]
+    seconds, work = median(stats.get("data") or [stats["mean"]]), _work(info)
     axes = (("attention", None), ("execution", "eager"), ("checkpoint", "none"), ("model", "ours"))
     ceiling = info.get("matmul_ceiling_tflops_per_second")
     return Timing(

@@ -18,10 +18,6 @@ MEASURED_CEILING_MARGIN = 1.25
 BEYOND_EVERY_CARD = 2.0
 """Times the highest peak of a datasheet here, which no card has: of those that lack one AMD's MI300X has 1.3 times."""
 
-NAMED_SHARE = 1 / 16
-"""Share of a size's FLOPs that whatever else has its name does at least: BERT-medium (Turc et al., arXiv:1908.08962,
-8 layers of width 512) does so much of `medium`, and the smallest known models of the other names do more of theirs."""
-
 _SEVERAL = re.compile(r"[dh]gx|node|cluster|pod|slice|tpu|gpus|cards|chips|nvl\d\d")
 """Words for more than one card that give no number."""
 
@@ -76,8 +72,6 @@ def _found(row: Figure, rule: str, figure: str, limit: str, why: str, excess: fl
 # Times.
 
 
-BY_NAME = "a name alone gives the shape, and may mean a smaller one"
-
 _PRECISIONS = sorted({name for gpu in GPUS.values() for name in gpu.rates})
 ANY_CARD = Gpu(
     "a card without a datasheet here",
@@ -114,8 +108,7 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
     if timing.is_update:
-        is_without_cache = gpu is not None and gpu.l2_cache_bytes is None
-        return BY_NAME if timing.least_share < 1 else "the card's cache is not known" if is_without_cache else ""
+        return "the card's cache is not known" if gpu is not None and gpu.l2_cache_bytes is None else ""
     row = phase_named(timing.phase)
     if row is None or row.forward_multiple is None:
         return f"phase {timing.phase!r} has no known arithmetic"
@@ -132,7 +125,6 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
 def _arithmetic(timing: Timing, seconds: float, gpu: Gpu) -> Iterator[Said]:
     """Matrix products above the peak rate of the labelled precision."""
     rate, why = _least_flops(timing) / seconds, "no machine exceeds its peak rate"
-    certain, is_named = timing.least_share * rate, timing.least_share < 1
     if measured := timing.matmul_flops_per_second:
         peak = MEASURED_CEILING_MARGIN * measured
         limit = f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
@@ -143,18 +135,13 @@ def _arithmetic(timing: Timing, seconds: float, gpu: Gpu) -> Iterator[Said]:
         limit = f"{stated} ({timing.precision} on {gpu.name}{inferred})"
         if timing.precision == "fp32" and gpu.rates.get("tf32", 0.0) > gpu.rates["fp32"]:
             tf32_peak, stated = _peak(gpu, "tf32")
-            why += f"; TF32 could, with up to {stated}" if certain <= tf32_peak else f", nor that of TF32, {stated}"
+            why += f"; TF32 could, with up to {stated}" if rate <= tf32_peak else f", nor that of TF32, {stated}"
     if rate <= peak:
         return
     printed = (timing.seconds or seconds) * 1e3
     at_least = "at least " if seconds > 1.001 * printed / 1e3 else ""
-    figure = f"{printed:.4g} ms is {at_least}{rate / 1e12:.4g} TFLOP/s{' by the course' if is_named else ''}"
-    if certain <= peak:
-        yield NotJudged(timing.place, BY_NAME, f"{figure}, limit {limit}")
-        return
-    if is_named:
-        why += f"; 1/{1 / timing.least_share:g} of the course's work under that name exceeds it too"
-    yield _found(timing, "arithmetic", figure, limit, why, certain / peak)
+    figure = f"{printed:.4g} ms is {at_least}{rate / 1e12:.4g} TFLOP/s"
+    yield _found(timing, "arithmetic", figure, limit, why, rate / peak)
 
 
 def _peak(gpu: Gpu, precision: str) -> tuple[float, str]:
@@ -225,7 +212,7 @@ def _faster_than_memory(timing: Timing, rule: str, seconds: float, least: float,
 def _resident(timing: Timing, gpu: Gpu) -> Iterator[Said]:
     """Weights, and gradients of a backward pass, beyond the card's memory."""
     needed = timing.work.least_resident_bytes(timing.phase) if timing.work and timing.has_fp32_weights else None
-    if needed and timing.least_share == 1 and needed > gpu.memory_bytes:
+    if needed and needed > gpu.memory_bytes:
         figure, limit = f"{needed / GIB:.4g} GiB must be resident", f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})"
         yield _found(timing, "memory", figure, limit, "weights and gradients in fp32", needed / gpu.memory_bytes)
 

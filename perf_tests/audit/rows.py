@@ -191,13 +191,12 @@ Measured = tuple[float | None, float | None]
 class Row:
     """One line by column; what is no figure raises UnreadableError."""
 
-    __slots__ = ("layout", "place", "separator", "values")
+    __slots__ = ("layout", "place", "values")
 
-    def __init__(self, place: str, values: list[str], layout: Layout, separator: str) -> None:
+    def __init__(self, place: str, values: list[str], layout: Layout) -> None:
         self.place = place
         self.values = [*map(str.strip, values), ""]  # the last one stands for absent columns
         self.layout = layout
-        self.separator = separator
 
     @property
     def labels(self) -> tuple[str, str, str]:
@@ -225,7 +224,7 @@ class Row:
         try:
             found: tuple[float, str] | None = (float(text), "")
         except ValueError:
-            found = number_in(text, self.name(column), self.separator)
+            found = number_in(text, self.name(column))
         if found and not abs(found[0]) < TOO_LARGE:
             raise UnreadableError(f"{self.name(column)} is not finite and below {TOO_LARGE:g}", repr(text[:40]))
         return found
@@ -262,67 +261,44 @@ class Row:
             what = f"{self.name(column)} has no known unit of time" if is_time else "its unit of memory is unknown"
             raise UnreadableError(what, repr(unit or beside) if unit or beside else "none")
         least, most = factors
-        return value * least, (value + half_digit(self.text(column), self.separator)) * most
+        return value * least, (value + half_digit(self.text(column))) * most
 
 
-# Figures as tables write them: `35 ms`, `1,234`, `34.2 ± 3`.
+# Figures as tables write them: `35 ms`, `34.2 ± 3`.
 
 
-_FIGURE = re.compile(
-    r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*[\d.,]*\d(?:e-?\d+)?)?\s*([a-z%]*)", re.I
-)
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+_FIGURE = re.compile(rf"([-+]?{_NUMBER})\s*(?:(?:±|\+/?-)\s*{_NUMBER})?\s*([a-z%]*)", re.I)
 _NO_FIGURE = ("-", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "none", "null", "oom")
 _RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
-_SIGNED = re.compile(r"[-+\d.,]*")
-_DIGITS = re.compile(r"\d*")
-_EITHER_COMMA = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
-"""Decimals or thousands: tabs between columns do not tell which, as commas (a decimal point) and semicolons do."""
+_DECIMALS = re.compile(r"\.(\d*)")
 
 
-def number_in(text: str, column: str, separator: str) -> tuple[float, str] | None:
+def number_in(text: str, column: str) -> tuple[float, str] | None:
     """The figure of `34.2 ± 3 ms` and its unit; None for no figure and for a range.
 
-    `separator` is the sign between columns, which tells what a comma stands for.
+    Decimals begin with a point: a comma may begin them or separate thousands, so that its figure is none.
     """
     if text.casefold() in _NO_FIGURE or _RANGE.fullmatch(text):
         return None
     match = _FIGURE.fullmatch(text)
     if match is None:
         raise UnreadableError(f"{column} is not a number", repr(text[:40]))
-    return _plain(match[1], separator), match[2]
+    return float(match[1]), match[2]
 
 
-def _plain(digits: str, separator: str) -> float:
-    if separator in ("\t", "|") and _EITHER_COMMA.fullmatch(digits):
-        raise UnreadableError("a comma before three digits may begin decimals or separate thousands", repr(digits))
-    if separator != "," and _ends_in_comma(digits):
-        digits = digits.replace(".", "").replace(",", ".")
-    elif re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", digits):
-        digits = digits.replace(",", "")
-    try:
-        return float(digits)
-    except ValueError:
-        raise UnreadableError("a figure is not a number", repr(digits[:40])) from None
-
-
-def _ends_in_comma(digits: str) -> bool:
-    """Whether the last sign is the one comma; of two signs the last one begins the decimals."""
-    return digits.count(",") == 1 and digits.rfind(",") > digits.rfind(".")
-
-
-def half_digit(text: str, separator: str) -> float:
+def half_digit(text: str) -> float:
     """Half of the last digit, by which a figure may have been rounded; 0 in a notation with an exponent."""
     if "e" in text or "E" in text:
         return 0.0
-    is_comma = separator != "," and _ends_in_comma(_SIGNED.match(text)[0])  # type: ignore[index]  # it matches any text
-    _, _, decimals = text.partition("," if is_comma else ".")
-    return float(0.5 * 10.0 ** -len(_DIGITS.match(decimals)[0]))  # type: ignore[index]  # it matches any text
+    decimals = _DECIMALS.search(text)
+    return float(0.5 * 10.0 ** -(len(decimals[1]) if decimals else 0))
 
 
 # A CSV as it comes: any of three separators, UTF-8 or UTF-16, damaged lines among good ones.
 
 
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+SEPARATORS = ",;\t"
 MOST_UNPACKED_BYTES = 200_000_000
 
 Lines = Iterator[tuple[str, "list[str] | UnreadableError"]]
@@ -345,8 +321,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
         raise ValueError(f"{path} cannot be read as a CSV: {without_path(error)}.") from error
 
 
-def tables_in(path: Path, file: TextIO) -> Iterator[tuple[str, list[str], str, Lines]]:
-    """The place, the header, the separator and the lines below it, of a CSV or of each table of a Markdown page.
+def tables_in(path: Path, file: TextIO) -> Iterator[tuple[str, list[str], Lines]]:
+    """The place, the header and the lines below it, of a CSV or of each table of a Markdown page.
 
     Raises ValueError for a file without a header.
     """
@@ -373,10 +349,10 @@ def tables_in(path: Path, file: TextIO) -> Iterator[tuple[str, list[str], str, L
             "commas, semicolons or tabs."
         )
     lines = csv.reader(file, delimiter=separator, strict=True)
-    yield f"line {above}", header, separator, _lines(lines, len(header), above)
+    yield f"line {above}", header, _lines(lines, len(header), above)
 
 
-def _pipe_tables(page: Sequence[str], above: int) -> Iterator[tuple[str, list[str], str, Lines]]:
+def _pipe_tables(page: Sequence[str], above: int) -> Iterator[tuple[str, list[str], Lines]]:
     """Tables between bars, each under a rule of dashes; `above` is the number of the page's first line."""
     bare = (line.strip().removeprefix("|").removesuffix("|") if "|" in line else "" for line in page)
     split = (re.split(r"(?<!\\)\|", line) if line else [] for line in bare)
@@ -386,7 +362,7 @@ def _pipe_tables(page: Sequence[str], above: int) -> Iterator[tuple[str, list[st
         if rule and len(rule) == len(header) and all(re.fullmatch(r" *:?-+:? *", cell) for cell in rule):
             below = enumerate(takewhile(bool, cells[number + 1 :]), above + number + 1)
             lines = [(f"line {place}", _of_width(values, len(header))) for place, values in below]
-            yield f"line {above + number - 1}", header, "|", iter(lines)
+            yield f"line {above + number - 1}", header, iter(lines)
 
 
 def _lines(lines: Any, columns: int, above: int) -> Lines:
@@ -407,8 +383,5 @@ def _of_width(values: list[str], columns: int) -> list[str] | UnreadableError:
     """The values of a line, or why they are none under so many columns."""
     if len(values) == columns:
         return values
-    other = next((words for sign, words in SEPARATORS.items() if values[0].count(sign) == columns - 1), "")
-    if other and len(values) == 1:
-        return UnreadableError(f"the line is separated by {other} and the header is not", repr(values[0][:40]))
     reason = "the line has another number of values than the header"
     return UnreadableError(reason, f"{len(values)} values under {columns} columns")

@@ -1,7 +1,7 @@
-"""`audit FILE`: say which figures of a table or benchmark file no hardware can reach.
+"""`audit FILE`: say which figures of a table no hardware can reach.
 
-Tables of others, and pytest-benchmark files, are read as labelled figures, one at a time. Each is held to the physics
-of its own labels. Columns that comment on a row (`note`, `status`, `sync`) are ignored.
+A table is read as labelled figures, one a line. Each is held to the physics of its own labels. Columns that comment on
+a row (`note`, `status`, `sync`) are ignored.
 
 perf-tests audit TIMES.csv
 perf-tests audit TIMES.csv --gpu H100 --all
@@ -9,16 +9,12 @@ perf-tests audit TIMES.csv --gpu H100 --all
 
 import argparse
 import re
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import product
 from pathlib import Path
-from textwrap import fill
 
 from perf_tests_suite.perf_tests.audit import figures as labelled
 from perf_tests_suite.perf_tests.audit import rows as published
@@ -31,10 +27,9 @@ from perf_tests_suite.perf_tests.audit.figures import (
     Timing,
     attention_of,
 )
-from perf_tests_suite.perf_tests.audit.physics import NAMED_SHARE, judge
+from perf_tests_suite.perf_tests.audit.physics import judge
 from perf_tests_suite.perf_tests.audit.rows import (
     ALONE,
-    MEAN,
     MEMORY,
     MODEL,
     Row,
@@ -45,7 +40,6 @@ from perf_tests_suite.perf_tests.audit.rows import (
 from perf_tests_suite.perf_tests.hardware.datasheets import Gpu, gpu_named, pieces_named
 from perf_tests_suite.perf_tests.hardware.limits import (
     FLOAT32_BYTES,
-    SIZES,
     AttentionWork,
     ModelConfig,
     ModelWork,
@@ -62,7 +56,7 @@ MOST_REASONS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    of_file = "a CSV (.gz, .xz) or Markdown table of timings or memory, or a pytest-benchmark JSON"
+    of_file = "a CSV (.gz, .xz) or Markdown table of timings or memory"
     parser.add_argument("file", type=Path, help=of_file)
     parser.add_argument("--gpu", type=_gpu, help="GPU of rows that name none, by name or peaks (memory=..,fp32=..)")
     of_all = "print every finding, not the worst of those alike"
@@ -92,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
                     print(f"{before}{strict_json(asdict(one), indent=None)}")
                     before = ","
                 elif arguments.all:
-                    print(_fitted(one.sentence()))
+                    print(printable(one.sentence()))  # the labels are a stranger's
     if not tally.figures:
         raise RefusalError(f"{file} has a header but no rows.")
     if arguments.json:
@@ -100,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         rest["not_judged"] = [asdict(one) for one in not_judged]
         print(f"{before.removesuffix(',')}],{strict_json(rest).removeprefix('{')}")
     else:
-        print("\n".join(map(_fitted, [*([] if arguments.all else tally.shown_groups()), *tally.lines()])))
+        print(*map(printable, [*([] if arguments.all else tally.shown_groups()), *tally.lines()]), sep="\n")
     if tally.unjudged.total() == tally.figures:
         first = next(iter(tally.first_unjudged.values()))
         raise RefusalError(
@@ -115,44 +109,11 @@ def with_gpu(figure: Figure | NotJudged, gpu: Gpu | None) -> Figure | NotJudged:
     return figure if gpu is None or isinstance(figure, NotJudged) or figure.gpu else replace(figure, gpu=gpu.name)
 
 
-def _fitted(sentence: str) -> str:
-    """Wrap a sentence at a terminal's width; a program that reads gets one line."""
-    sentence = printable(sentence)  # the labels are a stranger's
-    if not sys.stdout.isatty():
-        return sentence
-    return fill(sentence, shutil.get_terminal_size().columns, subsequent_indent="    ", break_long_words=False)
-
-
 # What a file's audit came to, figure by figure: counts, and one line for findings that are alike.
 
 
 MOST_GROUPS = 2000
 """Kept apart; findings beyond are counted under their rule alone."""
-MOST_PLACES = 4
-
-
-@dataclass
-class Group:
-    """Findings of one rule on one source, and the worst of them."""
-
-    worst: Finding
-    places: list[str] = field(default_factory=list)
-    """The first."""
-    findings: int = 0
-
-    def add(self, finding: Finding) -> None:
-        self.findings += 1
-        self.places += finding.places[: MOST_PLACES - len(self.places)]
-        if finding.excess > self.worst.excess:
-            self.worst = finding
-
-    def sentence(self) -> str:
-        if self.findings == 1:
-            return self.worst.sentence()
-        others = " and others" if self.findings > len(self.places) else ""
-        named = "lines " if self.places[0].startswith("line ") else ""
-        places = ", ".join(place.removeprefix("line ") for place in self.places)
-        return self.worst.sentence(f" The worst of {self.findings} like it: {named}{places}{others}.")
 
 
 @dataclass
@@ -165,7 +126,9 @@ class Tally:
     unjudged: Counter[str] = field(default_factory=Counter)
     """Figures by the reason."""
     first_unjudged: dict[str, NotJudged] = field(default_factory=dict)
-    groups: dict[tuple[str, str], Group] = field(default_factory=dict)
+    groups: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Findings by rule and source."""
+    worst: dict[tuple[str, str], Finding] = field(default_factory=dict)
 
     def add(self, said: Sequence[Finding | NotJudged]) -> None:
         """Count one figure."""
@@ -179,7 +142,8 @@ class Tally:
             key = (one.rule, one.series)
             if key not in self.groups and len(self.groups) >= MOST_GROUPS:
                 key = (one.rule, "")
-            self.groups.setdefault(key, Group(one)).add(one)
+            self.groups[key] += 1
+            self.worst[key] = max(self.worst.get(key, one), one, key=lambda finding: finding.excess)
 
     def counts(self) -> dict[str, int]:
         """Figures by what was said of them; `fine` are those judged and possible."""
@@ -189,9 +153,11 @@ class Tally:
 
     def shown_groups(self) -> list[str]:
         """The worst of those alike."""
-        groups = sorted(self.groups.values(), key=lambda group: -group.worst.excess)
-        more = f"... and {len(groups) - SHOWN_GROUPS} more groups of findings; --all prints every finding"
-        return [group.sentence() for group in groups[:SHOWN_GROUPS]] + [more] * (len(groups) > SHOWN_GROUPS)
+        found = sorted(self.worst, key=lambda key: -self.worst[key].excess)
+        more = f"... and {len(found) - SHOWN_GROUPS} more groups of findings; --all prints every finding"
+        alike = {key: f" The worst of {count} like it." for key, count in self.groups.items() if count > 1}
+        shown = [self.worst[key].sentence(alike.get(key, "")) for key in found[:SHOWN_GROUPS]]
+        return shown + [more] * (len(found) > SHOWN_GROUPS)
 
     def lines(self) -> list[str]:
         """The counts in words."""
@@ -212,13 +178,11 @@ class Tally:
 _YES, _NO = ("yes", "true", "1", "y", "compiled", "torch.compile"), ("no", "false", "0", "n", "eager", "none", "")
 _NO_CHECKPOINT = ("", "-", "0", "no", "none", "off", "false")
 _NO_WINDOW = ("", "-", "0", "-1", "no", "none", "None", "False", "false", "full")
-USUAL_BATCH_SIZE = 4
-"""The batch of the course's tables, of a size that is named without one."""
 
 
 def _timing(row: Row, is_alone: bool) -> Timing:
     """A time of a model, or of attention where `is_alone`."""
-    work, least_share = _attention_work(row) if is_alone else _model_work(row)
+    work = _attention_work(row) if is_alone else _model_work(row)
     if not labelled.covers_the_square(row.text("attention")) or row.text("window") not in _NO_WINDOW:
         work = "its attention leaves out a part of the square"
     precision = _precision(row.text("precision"), row.text("tf32"))
@@ -236,19 +200,15 @@ def _timing(row: Row, is_alone: bool) -> Timing:
         most_seconds=most_seconds,
         is_causal=row.text("causal").casefold() not in ("no", "false", "0"),
         optimizer=row.text("optimizer").casefold(),
-        least_share=least_share,
     )
 
 
-def _model_work(row: Row) -> tuple[Work | str, float]:
-    """The work, or why it is not known, and the share of it that is certain."""
+def _model_work(row: Row) -> Work | str:
+    """The work, or why it is not known."""
     config, batch, context = _config(row), row.count("batch"), row.count("context")
-    share = NAMED_SHARE if _is_named_alone(row) else 1.0
-    if share < 1 and batch is None:
-        batch, share = USUAL_BATCH_SIZE, share / USUAL_BATCH_SIZE
     if isinstance(config, str) or not (batch and context):
-        return config if isinstance(config, str) else f"no {'context' if batch else 'batch'}", share
-    return ModelWork(row.text("size"), config, batch, context), share
+        return config if isinstance(config, str) else f"no {'context' if batch else 'batch'}"
+    return ModelWork(row.text("size"), config, batch, context)
 
 
 def _config(row: Row) -> ModelConfig | str:
@@ -256,8 +216,6 @@ def _config(row: Row) -> ModelConfig | str:
     size = row.text("size")
     if labelled.is_another_model(size):
         return f"{size!r} is another architecture than the suite's"
-    if _is_named_alone(row) and size in SIZES:
-        return replace(SIZES[size], vocab_size=1)
     shape = {column: row.count(column) for column in ("d_model", "d_ff", "n_layers")}
     if missing := [column for column, value in shape.items() if value is None]:
         return f"no {' and '.join(missing)}"
@@ -269,18 +227,13 @@ def _config(row: Row) -> ModelConfig | str:
         return str(error).rstrip(".")
 
 
-def _is_named_alone(row: Row) -> bool:
-    """Whether the row has nothing of the shape but a size's name."""
-    return not any(map(row.text, ("d_model", "d_ff", "n_layers")))
-
-
-def _attention_work(row: Row) -> tuple[Work | str, float]:
+def _attention_work(row: Row) -> Work | str:
     batch, length, width = row.count("batch"), row.count("seq_len"), row.count("d_model")
     heads = row.count("heads") or 1
     if not (batch and length and width):
-        return "no batch, length or width", 1.0
+        return "no batch, length or width"
     is_of_all_heads = row.name("d_model").casefold() in ("d_model", "embed_dim", "width")
-    return AttentionWork(batch * heads, length, max(1, width // heads) if is_of_all_heads else width), 1.0
+    return AttentionWork(batch * heads, length, max(1, width // heads) if is_of_all_heads else width)
 
 
 @lru_cache(maxsize=4096)
@@ -339,7 +292,7 @@ def _least_peak_bytes(row: Row, mode: str, precision: str) -> int | None:
     """The weights of a whole model on one card, where they are known and the amount is a peak."""
     is_peak = "peak" in mode or (phase_of(mode) in PHASES and re.search("peak|max", row.name("value").casefold()))
     config, per_weight = _config(row), _weight_bytes(precision)
-    if not is_peak or per_weight is None or isinstance(config, str) or _is_named_alone(row):
+    if not is_peak or per_weight is None or isinstance(config, str):
         return None
     is_whole = "block" not in row.text("size") and pieces_named(row.labels[2]) == 1
     return per_weight * config.parameters if is_whole else None
@@ -366,13 +319,14 @@ class Kind:
 KINDS = (
     Kind(MODEL, "d_model d_ff n_layers phase mean", partial(_timing, is_alone=False)),
     Kind(ALONE, "seq_len d_model phase mean", partial(_timing, is_alone=True)),
-    Kind(MODEL, "size phase mean", partial(_timing, is_alone=False)),
     Kind(MEMORY, "mode value", _memory),
 )
 """The first that has all it needs reads a table; one of times and amounts is a table of times."""
 
+FIGURES = {"mean": "mean_ms or another time", "value": "peak_mib or another amount"}
 
-# Phases by the words in use for them, in a column of their own or in the headings of their times.
+
+# Phases by the words in use for them.
 
 
 WORDS = {
@@ -408,36 +362,6 @@ def phase_of_attention(text: str) -> str:
     return word if word in PHASES else text
 
 
-def phases_in(header: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
-    """Phases whose times have a heading of their own, `forward_ms` or `mean backward (s)`; none if none has.
-
-    Of each its name, the heading of its times, and the header as if it had these alone, with `phase` at the end.
-    """
-    parts = [_phase_and_figure(published.normal_name(name)) for name in header]
-    for phase in dict.fromkeys(part[0] for part in parts if part):
-        named = zip(header, parts, strict=True)
-        alone = [(part[1] if part[0] == phase else "") if part else name for name, part in named]
-        if timed := [place for place, part in enumerate(parts) if part and part[0] == phase and MEAN.find([part[1]])]:
-            yield phase, header[timed[0]], [*alone, "phase"]
-
-
-def _phase_and_figure(name: str) -> tuple[str, str] | None:
-    """`mean_fwd_ms` as `forward` and `mean_ms`; None for a column that is no time of a phase."""
-    for word, phase in _BY_COLUMN.items():
-        before, is_named, after = f"_{name}_".partition(f"_{word}_")
-        # A phase that is alone in its heading is a time too.
-        rest = "_".join(filter(None, (before.strip("_"), after.strip("_")))) or "time"
-        if is_named and MEAN.find([rest]):
-            return phase, rest
-    return None
-
-
-_WORDS_AND_NAMES = WORDS | dict(zip(PHASES, PHASES, strict=True))
-_BY_COLUMN = {re.sub("[^a-z0-9]+", "_", word): phase for word, phase in _WORDS_AND_NAMES.items()}
-_BY_COLUMN = dict(sorted(_BY_COLUMN.items(), key=lambda item: -len(item[0])))
-"""Words as a header writes them, the longest first."""
-
-
 # A file as a table.
 
 
@@ -448,16 +372,15 @@ Rows = Iterator[Figure | NotJudged]
 def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
     """The kind of the table and its figures as they are taken, unreadable lines among them.
 
-    Raises ValueError with one sentence for a file that is no such table and no pytest-benchmark JSON.
+    Raises ValueError with one sentence for a file that is no such table.
     """
     if path.name.casefold().endswith(ENDINGS):
-        yield "pytest-benchmark", iter(labelled.read_benchmarks(path))
-        return
+        raise ValueError(f"{path} is no table; of a record `perf-tests show {path}` says which figures are impossible.")
     with published.open_text(path) as file:
         read, refused, others = [], [], []
-        for place, header, separator, lines in published.tables_in(path, file):
+        for place, header, lines in published.tables_in(path, file):
             try:
-                read.append((*_kind_of(path, header), separator, lines))
+                read.append((*_kind_of(path, header), lines))
             except ValueError as error:
                 refused.append(error)
                 continue
@@ -465,36 +388,32 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
                 others.append(NotJudged(place, "another table of this file; give it a file of its own"))
         if not read:
             raise refused[0] if refused else ValueError(f"{path} holds no table.")
-        kind, columns, separator, lines = read[0]
+        kind, layout, lines = read[0]
 
         def figures() -> Rows:
             for place, values in lines:
-                for heading, phase, layout in columns:
-                    try:
-                        if isinstance(values, UnreadableError):
-                            raise values
-                        yield kind.read(Row(f"{place}{heading}", [*values, *phase], layout, separator))
-                    except UnreadableError as error:
-                        yield NotJudged(f"{place}{heading}", error.reason, error.detail)
+                try:
+                    if isinstance(values, UnreadableError):
+                        raise values
+                    yield kind.read(Row(place, values, layout))
+                except UnreadableError as error:
+                    yield NotJudged(place, error.reason, error.detail)
             yield from others
 
         yield kind.name, figures()
 
 
-def _kind_of(path: Path, header: list[str]) -> tuple[Kind, list[tuple[str, list[str], published.Layout]]]:
-    """The kind, and of each time on a line its heading and phase, if it has columns of its own, and its columns."""
+def _kind_of(path: Path, header: list[str]) -> tuple[Kind, published.Layout]:
+    """The kind of the table and its columns. Raises ValueError for a header of none."""
     if twice := sorted(column for column, count in Counter(header).items() if column and count > 1):
         raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
-    narrow: list[tuple[str, list[str], list[str]]] = [("", [], header)]
-    wide = [(f" {heading}", [phase], alone) for phase, heading, alone in phases_in(header)]
     lacking: list[tuple[Kind, list[str]]] = []
-    for times, kind in product(filter(None, (narrow, wide)), KINDS):
-        layouts = [layout_of(alone, kind.name) for _, _, alone in times]
-        missing = [column for column in kind.needed.split() if column not in layouts[0].places]
+    for kind in KINDS:
+        layout = layout_of(header, kind.name)
+        missing = [column for column in kind.needed.split() if column not in layout.places]
         if not missing:
-            return kind, [(heading, phase, one) for (heading, phase, _), one in zip(times, layouts, strict=True)]
+            return kind, layout
         lacking.append((kind, missing))
-    kind, missing = min(lacking, key=lambda one: len(one[1]))
-    labels = {"mean": "mean_ms or another time", "value": "peak_mib or another amount"}
-    named = ", ".join(labels.get(column, column) for column in missing)
-    raise ValueError(f"{path} lacks the columns {named}, read as a table of {kind.name}.")
+    with_figures = [one for one in lacking if one[1][-1] not in FIGURES] or lacking
+    each = (f"{', '.join(FIGURES.get(name, name) for name in lack)} of {kind.name}" for kind, lack in with_figures)
+    raise ValueError(f"{path} lacks the columns {'; or '.join(each)}.")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import wrap
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -52,6 +53,11 @@ def is_shortened(shown: Iterable[str], printed: Iterable[str]) -> bool:
         else:
             skips = False
     return skips or next(left, None) is None
+
+
+def fitted(printed: str) -> list[str]:
+    """Printed lines as a page breaks them."""
+    return [part for line in printed.splitlines() for part in wrap(line, 116, break_long_words=False)]
 
 
 def commands(text: str) -> list[str]:

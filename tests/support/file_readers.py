@@ -218,7 +218,6 @@ READERS: dict[str, Reader] = {
     "record-compare": Reader("compare {file} {folder}/good", *RECORD, beside=lambda: {"good": record()}),
     "record-compare-now": Reader("compare {folder}/good {file}", *RECORD, beside=lambda: {"good": record()}),
     "record-kernels": Reader("kernels {file}", *RECORD),
-    "record-audit": Reader("audit {file} --all", *RECORD),
     "accepted": Reader("{file}", "accepted.toml", accepted, TOML, verb=read_limits),
     "samples": Reader("replay {file}", "run.jsonl", samples, LINES),
     "samples-gz": Reader("replay {file}", "run.jsonl.gz", samples, LINES, gzip.compress),

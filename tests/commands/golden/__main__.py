@@ -70,7 +70,7 @@ COMMANDS = {
     "predict-screen": Command("perf_tests predict --size tiny --context 64 --precision fp16 --gpu T4", "numbers"),
     **{
         f"audit-{name}": Command(f"perf_tests audit --json --all {{in}}/{name}", "json")
-        for name in ("steps.csv", "attention.csv", "memory.csv", "before.json")
+        for name in ("steps.csv", "attention.csv", "memory.csv")
     },
     "audit-screen": Command("perf_tests audit {in}/steps.csv", "numbers"),
     "compare": Command(f"perf_tests compare --json {BEFORE} {AFTER}", "json"),
