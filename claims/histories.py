@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from claims.gate import KEPT, trials_under
 from perf_tests_suite.perf_tests.gate.samples import rules_from_settings
 from perf_tests_suite.perf_tests.gate.stages import screening_of
-from perf_tests_suite.perf_tests.history.commits import Figure, Launch, Log
+from perf_tests_suite.perf_tests.history.commits import CommitLog, Figure, Launch
 from perf_tests_suite.perf_tests.history.commits import Machine as RecordedMachine
-from perf_tests_suite.perf_tests.history.relative import EXACT, FIRST_ENGINE, GateRun, ratios_of, relative_of
+from perf_tests_suite.perf_tests.history.relative import EXACT, FIRST_ENGINE, RunRatios, ratios_of, relative_of
 from perf_tests_suite.perf_tests.history.series import Era, eras_of
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import Machine, judged, looked_early
@@ -51,7 +51,7 @@ def history_of(logs: Floats, sentinel: Floats) -> Era:
                 for case in range(len(seconds))})
         for commit in range(seconds.shape[1]) for launch in range(seconds.shape[2])
     ]  # fmt: skip
-    (era,) = eras_of(RecordedMachine(record(), launches), Log({}, {}, {}))
+    (era,) = eras_of(RecordedMachine(record(), launches), CommitLog({}, {}, {}))
     return era
 
 
@@ -118,12 +118,12 @@ def _wanted(second: Floats, wanted: NDArray[np.bool_]) -> Floats:
     return np.where(wanted[..., None], second, np.nan)
 
 
-def gate_runs(random: np.random.Generator, truth: Floats, same: float) -> list[GateRun]:
+def gate_runs(random: np.random.Generator, truth: Floats, same: float) -> list[RunRatios]:
     """A run for each commit, on a drawn kind of CPU; `truth` are log ratios, (commits, cases).
 
     Where it is 0, a share of `same` are the same program.
     """
-    kinds, runs = random.integers(0, len(CPUS), len(truth)), dict[int, GateRun]()
+    kinds, runs = random.integers(0, len(CPUS), len(truth)), dict[int, RunRatios]()
     is_same = (truth == 0) & (random.random(truth.shape) < same)
     for kind, cpu in enumerate(CPUS):
         (commits,) = np.nonzero(kinds == kind)
@@ -140,7 +140,7 @@ def gate_runs(random: np.random.Generator, truth: Floats, same: float) -> list[G
                 case: (EXACT, EXACT) if is_same[commit, case] else of_case(row, case) for case in range(truth.shape[1])
             }
             cases = {(f"{case}", "null"): ratios for case, ratios in found.items() if ratios is not None}
-            runs[int(commit)] = GateRun(f"{commit}", f"{commit + 1}", f"CPU {kind}", cases, [])
+            runs[int(commit)] = RunRatios(f"{commit}", f"{commit + 1}", f"CPU {kind}", cases, [])
     return [runs[commit] for commit in range(len(truth))]
 
 
@@ -148,7 +148,7 @@ def relative_figures(histories: int = 10) -> dict[str, float]:
     """Steps found, false ones and intervals of the chain that hold its truth, by half without the same programs."""
     random, counts = np.random.default_rng(SEED), Counter[str]()
     line = [f"{commit}" for commit in range(RUNS + 1)]
-    log = Log({commit: place for place, commit in enumerate(line)}, {}, {})
+    log = CommitLog({commit: place for place, commit in enumerate(line)}, {}, {})
     for number in range(histories):
         truth = np.zeros((RUNS, RUN_CASES))
         for case in range(RUN_CASES):

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from perf_tests_suite.perf_tests.records.record import SUFFIXES, unpacked, without_path
 
 
-class UnreadableError(ValueError):
+class UnreadableCellError(ValueError):
     """A cell that is no figure. `reason` is the same for all such cells of a column; `detail` is this one."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -76,7 +76,7 @@ LABELLED, TIMED = (MODEL, ALONE, MEMORY), (MODEL, ALONE)
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """What one column of these kinds of tables is called, the best name first."""
 
     name: str
@@ -102,48 +102,50 @@ class Column:
 
 
 _CONTEXT = "context context_length ctx ctx_len n_ctx seq_len seqlen sequence_length seq_length seq"
-MEAN = Column(
+MEAN = TableColumn(
     "mean", "mean mean_time time avg average avg_time average_time latency duration elapsed runtime median median_time "
     "p50 min min_time best", TIMED, seconds_in, may_be_unnamed=True,
 )  # fmt: skip
-AMOUNT = Column(
+AMOUNT = TableColumn(
     "value", "value peak memory mem peak_memory peak_mem max_memory allocated peak_allocated amount", (MEMORY,),
     bytes_in, may_be_unnamed=True,
 )  # fmt: skip
 
 COLUMNS = (
-    Column("source", "source repository repo file url origin"),
-    Column("gpu", "gpu gpu_name gpu_type device_name device card hardware accelerator"),
-    Column("gpu_basis", "gpu_basis device_basis"),
-    Column("cards", "n_gpus num_gpus gpu_count ngpus gpus world_size world n_devices num_devices"),
-    Column("batch", "batch batch_size bs batchsize local_batch_size b"),
-    Column("precision", "precision dtype data_type amp"),
-    Column("tf32", "tf32 allow_tf32 use_tf32 tf32_enabled matmul_precision float32_matmul_precision"),
-    Column("compiled", "compiled compile torch_compile is_compiled jit"),
-    Column(
+    TableColumn("source", "source repository repo file url origin"),
+    TableColumn("gpu", "gpu gpu_name gpu_type device_name device card hardware accelerator"),
+    TableColumn("gpu_basis", "gpu_basis device_basis"),
+    TableColumn("cards", "n_gpus num_gpus gpu_count ngpus gpus world_size world n_devices num_devices"),
+    TableColumn("batch", "batch batch_size bs batchsize local_batch_size b"),
+    TableColumn("precision", "precision dtype data_type amp"),
+    TableColumn("tf32", "tf32 allow_tf32 use_tf32 tf32_enabled matmul_precision float32_matmul_precision"),
+    TableColumn("compiled", "compiled compile torch_compile is_compiled jit"),
+    TableColumn(
         "attention", "attention impl implementation attention_impl attn attn_impl variant backend method kernel_type"
     ),
-    Column("window", "window window_size sliding_window attention_window sparsity"),
-    Column("execution", "execution"),
-    Column("checkpoint", "checkpoint"),
-    Column("optimizer", "optimizer optim optimiser"),
-    Column("unit", "unit units"),
-    Column("phase", "phase pass direction stage mode step_type what", TIMED),
-    Column("size", "size model model_size model_name size_name", (MODEL, MEMORY)),
-    Column("d_ff", "d_ff d_ffn ffn_dim ffn d_hidden intermediate_size hidden_dim_ff", (MODEL, MEMORY)),
-    Column("n_layers", "n_layers num_layers layers n_layer depth num_hidden_layers", (MODEL, MEMORY)),
-    Column("n_heads", "n_heads num_heads heads n_head num_attention_heads", (MODEL, MEMORY)),
-    Column("vocab", "vocab vocab_size", (MODEL, MEMORY)),
-    Column("d_model", "d_model dmodel width hidden_size n_embd embed_dim", (MODEL, MEMORY)),
-    Column("context", _CONTEXT, (MODEL,)),
-    Column("context", f"{_CONTEXT} length", (MEMORY,)),
-    Column("seq_len", "seq_len seqlen sequence_length seq_length seq length context context_length ctx n_ctx l t n",
-           (ALONE,)),
-    Column("d_model", "d_model d head_dim d_head dim width embed_dim dmodel head_size headdim", (ALONE,)),
-    Column("heads", "heads n_heads num_heads nheads h", (ALONE,)),
-    Column("causal", "causal_mask causal is_causal", (ALONE,)),
-    Column("object", "object", (MEMORY,)),
-    Column("mode", "mode phase what quantity", (MEMORY,)),
+    TableColumn("window", "window window_size sliding_window attention_window sparsity"),
+    TableColumn("execution", "execution"),
+    TableColumn("checkpoint", "checkpoint"),
+    TableColumn("optimizer", "optimizer optim optimiser"),
+    TableColumn("unit", "unit units"),
+    TableColumn("phase", "phase pass direction stage mode step_type what", TIMED),
+    TableColumn("size", "size model model_size model_name size_name", (MODEL, MEMORY)),
+    TableColumn("d_ff", "d_ff d_ffn ffn_dim ffn d_hidden intermediate_size hidden_dim_ff", (MODEL, MEMORY)),
+    TableColumn("n_layers", "n_layers num_layers layers n_layer depth num_hidden_layers", (MODEL, MEMORY)),
+    TableColumn("n_heads", "n_heads num_heads heads n_head num_attention_heads", (MODEL, MEMORY)),
+    TableColumn("vocab", "vocab vocab_size", (MODEL, MEMORY)),
+    TableColumn("d_model", "d_model dmodel width hidden_size n_embd embed_dim", (MODEL, MEMORY)),
+    TableColumn("context", _CONTEXT, (MODEL,)),
+    TableColumn("context", f"{_CONTEXT} length", (MEMORY,)),
+    TableColumn(
+        "seq_len", "seq_len seqlen sequence_length seq_length seq length context context_length ctx n_ctx l t n",
+        (ALONE,),
+    ),
+    TableColumn("d_model", "d_model d head_dim d_head dim width embed_dim dmodel head_size headdim", (ALONE,)),
+    TableColumn("heads", "heads n_heads num_heads nheads h", (ALONE,)),
+    TableColumn("causal", "causal_mask causal is_causal", (ALONE,)),
+    TableColumn("object", "object", (MEMORY,)),
+    TableColumn("mode", "mode phase what quantity", (MEMORY,)),
     MEAN,
     AMOUNT,
 )  # fmt: skip
@@ -188,8 +190,8 @@ Measured = tuple[float | None, float | None]
 """The least that the unit leaves open; the most that it does, with half of the last digit. None without a figure."""
 
 
-class Row:
-    """One line by column; what is no figure raises UnreadableError."""
+class TableLine:
+    """One line by column; what is no figure raises UnreadableCellError."""
 
     __slots__ = ("layout", "place", "values")
 
@@ -226,7 +228,7 @@ class Row:
         except ValueError:
             found = number_in(text, self.name(column))
         if found and not abs(found[0]) < TOO_LARGE:
-            raise UnreadableError(f"{self.name(column)} is not finite and below {TOO_LARGE:g}", repr(text[:40]))
+            raise UnreadableCellError(f"{self.name(column)} is not finite and below {TOO_LARGE:g}", repr(text[:40]))
         return found
 
     def count(self, column: str) -> int | None:
@@ -241,7 +243,7 @@ class Row:
         if unit in ("k", "K"):  # 4k tokens are 4096, 10k words are 10 000
             value *= 1024 if value > 0 and math.log2(value).is_integer() else 1000
         if value != int(value) or value < 0:
-            raise UnreadableError(f"{self.name(column)} is not a whole number of 0 or more", f"{value:g}")
+            raise UnreadableCellError(f"{self.name(column)} is not a whole number of 0 or more", f"{value:g}")
         return int(value)
 
     def measured(self, column: str, factors_of: Callable[[str], Factors]) -> Measured:
@@ -259,7 +261,7 @@ class Row:
             factors = factors_of(beside) if beside else of_heading
         if factors is None:
             what = f"{self.name(column)} has no known unit of time" if is_time else "its unit of memory is unknown"
-            raise UnreadableError(what, repr(unit or beside) if unit or beside else "none")
+            raise UnreadableCellError(what, repr(unit or beside) if unit or beside else "none")
         least, most = factors
         return value * least, (value + half_digit(self.text(column))) * most
 
@@ -283,7 +285,7 @@ def number_in(text: str, column: str) -> tuple[float, str] | None:
         return None
     match = _FIGURE.fullmatch(text)
     if match is None:
-        raise UnreadableError(f"{column} is not a number", repr(text[:40]))
+        raise UnreadableCellError(f"{column} is not a number", repr(text[:40]))
     return float(match[1]), match[2]
 
 
@@ -301,7 +303,7 @@ def half_digit(text: str) -> float:
 SEPARATORS = ",;\t"
 MOST_UNPACKED_BYTES = 200_000_000
 
-Lines = Iterator[tuple[str, "list[str] | UnreadableError"]]
+Lines = Iterator[tuple[str, "list[str] | UnreadableCellError"]]
 """`line 7`, and its values or why it has none."""
 
 
@@ -372,16 +374,16 @@ def _lines(lines: Any, columns: int, above: int) -> Lines:
         except StopIteration:
             return
         except csv.Error as error:
-            yield f"line {above + lines.line_num}", UnreadableError("the line is not CSV", str(error))
+            yield f"line {above + lines.line_num}", UnreadableCellError("the line is not CSV", str(error))
             continue
         place = f"line {above + lines.line_num}"
         if values:
             yield place, _of_width(values, columns)
 
 
-def _of_width(values: list[str], columns: int) -> list[str] | UnreadableError:
+def _of_width(values: list[str], columns: int) -> list[str] | UnreadableCellError:
     """The values of a line, or why they are none under so many columns."""
     if len(values) == columns:
         return values
     reason = "the line has another number of values than the header"
-    return UnreadableError(reason, f"{len(values)} values under {columns} columns")
+    return UnreadableCellError(reason, f"{len(values)} values under {columns} columns")

@@ -32,8 +32,8 @@ from perf_tests_suite.perf_tests.audit.rows import (
     ALONE,
     MEMORY,
     MODEL,
-    Row,
-    UnreadableError,
+    TableLine,
+    UnreadableCellError,
     layout_of,
     seconds_in,
 )
@@ -180,7 +180,7 @@ _NO_CHECKPOINT = ("", "-", "0", "no", "none", "off", "false")
 _NO_WINDOW = ("", "-", "0", "-1", "no", "none", "None", "False", "false", "full")
 
 
-def _timing(row: Row, is_alone: bool) -> Timing:
+def _timing(row: TableLine, is_alone: bool) -> Timing:
     """A time of a model, or of attention where `is_alone`."""
     work = _attention_work(row) if is_alone else _model_work(row)
     if not labelled.covers_the_square(row.text("attention")) or row.text("window") not in _NO_WINDOW:
@@ -203,7 +203,7 @@ def _timing(row: Row, is_alone: bool) -> Timing:
     )
 
 
-def _model_work(row: Row) -> Work | str:
+def _model_work(row: TableLine) -> Work | str:
     """The work, or why it is not known."""
     config, batch, context = _config(row), row.count("batch"), row.count("context")
     if isinstance(config, str) or not (batch and context):
@@ -211,7 +211,7 @@ def _model_work(row: Row) -> Work | str:
     return ModelWork(row.text("size"), config, batch, context)
 
 
-def _config(row: Row) -> ModelConfig | str:
+def _config(row: TableLine) -> ModelConfig | str:
     """The shape, or why it is not known. Limits are lower ones: a vocabulary that is not stated counts as one token."""
     size = row.text("size")
     if labelled.is_another_model(size):
@@ -227,7 +227,7 @@ def _config(row: Row) -> ModelConfig | str:
         return str(error).rstrip(".")
 
 
-def _attention_work(row: Row) -> Work | str:
+def _attention_work(row: TableLine) -> Work | str:
     batch, length, width = row.count("batch"), row.count("seq_len"), row.count("d_model")
     heads = row.count("heads") or 1
     if not (batch and length and width):
@@ -251,12 +251,12 @@ def _precision(text: str, tf32: str) -> str:
     return f"{precision} (tf32)" if is_allowed and labelled.labelled_precision(precision) == "fp32" else precision
 
 
-def _checkpoint(row: Row) -> str:
+def _checkpoint(row: TableLine) -> str:
     word = row.text("checkpoint").casefold()
     return "none" if word in _NO_CHECKPOINT else word
 
 
-def _implementation(row: Row) -> str:
+def _implementation(row: TableLine) -> str:
     labels = (row.text("attention"), row.text("execution"), _checkpoint(row), row.text("compiled"))
     return _implementation_named(*labels, row.has("compiled") or row.has("execution"))
 
@@ -273,7 +273,7 @@ def _implementation_named(attention: str, execution: str, checkpoint: str, compi
     return labelled.implementation_named(attention or "naive", execution, checkpoint)
 
 
-def _memory(row: Row) -> Memory:
+def _memory(row: TableLine) -> Memory:
     value, most = row.measured("value", published.bytes_in)
     mode, precision = row.text("mode"), label_of(row.text("precision"))
     is_of_attention = row.text("object") == "attention"
@@ -288,7 +288,7 @@ def _memory(row: Row) -> Memory:
     )
 
 
-def _least_peak_bytes(row: Row, mode: str, precision: str) -> int | None:
+def _least_peak_bytes(row: TableLine, mode: str, precision: str) -> int | None:
     """The weights of a whole model on one card, where they are known and the amount is a peak."""
     is_peak = "peak" in mode or (phase_of(mode) in PHASES and re.search("peak|max", row.name("value").casefold()))
     config, per_weight = _config(row), _weight_bytes(precision)
@@ -313,7 +313,7 @@ class Kind:
 
     name: str
     needed: str
-    read: Callable[[Row], Figure]
+    read: Callable[[TableLine], Figure]
 
 
 KINDS = (
@@ -393,10 +393,10 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
         def figures() -> Rows:
             for place, values in lines:
                 try:
-                    if isinstance(values, UnreadableError):
+                    if isinstance(values, UnreadableCellError):
                         raise values
-                    yield kind.read(Row(place, values, layout))
-                except UnreadableError as error:
+                    yield kind.read(TableLine(place, values, layout))
+                except UnreadableCellError as error:
                     yield NotJudged(place, error.reason, error.detail)
             yield from others
 

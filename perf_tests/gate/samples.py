@@ -19,8 +19,8 @@ A launch pair is two fresh processes, base and head, that serve the cases in tur
 
 with A for base, B for head, and one entry for each quadruple of turns. The seconds to compile a case are rows of their
 own among the cases (`compile_row`): two fresh processes a pair, whose order is "AB" or "BA", and one reading of each.
-The other lines are `{"event": its name, ...}`, each a subclass of `Event`. The type of a field implies its check, so
-run and replay agree on what a line may hold.
+The other lines are `{"event": its name, ...}`, each a `SampleEvent`. The type of a field implies its check, so run and
+replay agree on what a line may hold.
 """
 
 import json
@@ -246,7 +246,7 @@ EndReason = Literal["finished", "budget", "time_limit", "interrupted"]
 
 
 @dataclass_transform(frozen_default=True)
-class Event:
+class SampleEvent:
     """A line that is no measurement: a subclass is a frozen dataclass of the line's keys, in the order of writing."""
 
     event: ClassVar[str]
@@ -259,7 +259,7 @@ class Event:
         return {"event": self.event, **vars(self)}
 
 
-class NoTiming(Event, event="outcome"):
+class NoTiming(SampleEvent, event="outcome"):
     """Why one side has no timing of a case."""
 
     case: str
@@ -268,7 +268,7 @@ class NoTiming(Event, event="outcome"):
     reason: str
 
 
-class Sentinel(Event, event="sentinel"):
+class Sentinel(SampleEvent, event="sentinel"):
     """Times of the same frozen work on one side in one launch pair."""
 
     stage: Stage
@@ -278,7 +278,7 @@ class Sentinel(Event, event="sentinel"):
     seconds: Durations
 
 
-class ExactFinding(Event, event="exact"):
+class ExactFinding(SampleEvent, event="exact"):
     """A counter of a case on both sides; it is the same in every run, so any increase is real."""
 
     case: str
@@ -287,7 +287,7 @@ class ExactFinding(Event, event="exact"):
     new: Number
 
 
-class Uncounted(Event, event="uncounted"):
+class Uncounted(SampleEvent, event="uncounted"):
     """Why the counters of a case are not compared: one side has none."""
 
     case: str
@@ -295,7 +295,7 @@ class Uncounted(Event, event="uncounted"):
     reason: str
 
 
-class PairTime(Event, event="pair"):
+class PairTime(SampleEvent, event="pair"):
     """How long a launch pair took, with starting, building and warming up but without counting."""
 
     stage: Stage
@@ -305,26 +305,26 @@ class PairTime(Event, event="pair"):
     """What of it does not depend on the cases; null in older samples."""
 
 
-class LeftOut(Event, event="left_out"):
+class LeftOut(SampleEvent, event="left_out"):
     """A case that is measured no further after the first launch pair, because the time is too short for all."""
 
     case: str
 
 
-class Same(Event, event="same"):
+class Same(SampleEvent, event="same"):
     """A case whose program was shown to be the same on both sides before anything was measured, so that it is not."""
 
     case: str
 
 
-class Measured(Event, event="measured"):
+class NotSame(SampleEvent, event="measured"):
     """Why the program of a case was not shown to be the same."""
 
     case: str
     reason: str
 
 
-class Relaunch(Event, event="relaunch"):
+class Relaunch(SampleEvent, event="relaunch"):
     """A worker failed and both sides were launched again; nothing is computed from it."""
 
     pair: Unchecked
@@ -333,19 +333,19 @@ class Relaunch(Event, event="relaunch"):
     reason: Unchecked
 
 
-class Incomparable(Event, event="incomparable"):
+class Incomparable(SampleEvent, event="incomparable"):
     """Why the two sides cannot be compared."""
 
     reason: str
 
 
-class End(Event, event="end"):
+class End(SampleEvent, event="end"):
     """Why the run stopped."""
 
     reason: EndReason
 
 
-EVENTS: dict[object, type[Event]] = {kind.event: kind for kind in Event.__subclasses__()}
+EVENTS: dict[object, type[SampleEvent]] = {kind.event: kind for kind in SampleEvent.__subclasses__()}
 
 
 # Exact counters. They depend on the program alone, so one count of either side is enough and any rise is real.
@@ -426,7 +426,7 @@ def _checks(kind: type) -> Json:
     return checks
 
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=SampleEvent)
 
 FORMAT_VERSION = 1
 KIND = "gate-samples"
@@ -441,7 +441,7 @@ class GateSamples:
 
     header: Json
     measurements: list[Measurement] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[SampleEvent] = field(default_factory=list)
     _measured: set[tuple[int, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:

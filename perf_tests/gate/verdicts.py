@@ -37,9 +37,9 @@ from perf_tests_suite.perf_tests.gate.samples import (
     GateSamples,
     Incomparable,
     LeftOut,
-    Measured,
     Measurement,
     NoTiming,
+    NotSame,
     PairTime,
     Rules,
     Same,
@@ -271,12 +271,12 @@ DECIDED = (Verdict.OK, Verdict.SAME, Verdict.FASTER)
 
 
 @dataclass(frozen=True)
-class Step:
+class NextLaunch:
     stage: int
     cases: tuple[str, ...]
 
 
-def next_step(samples: GateSamples, rules: Rules) -> Step | None:
+def next_step(samples: GateSamples, rules: Rules) -> NextLaunch | None:
     """What to launch next; None when everything is decided, or the launches of the last look are done."""
     if len(samples.pairs(1)) < rules.screen_pairs:
         stage, asked = 1, screening_of(samples, rules).undecided
@@ -288,7 +288,7 @@ def next_step(samples: GateSamples, rules: Rules) -> Step | None:
     without = {row.case for row in samples.of(NoTiming)} | {row.case for row in samples.of(LeftOut)}
     without |= {row.case for row in samples.of(Same)} | _risen(samples)
     cases = tuple(case for case in asked if case not in without)
-    return Step(stage, cases) if cases else None
+    return NextLaunch(stage, cases) if cases else None
 
 
 def failed_cases(samples: GateSamples, rules: Rules) -> set[str]:
@@ -432,7 +432,7 @@ def case_results(
 ) -> list[CaseResult]:
     """A row for each case, in the order of the run."""
     lost, risen = {(row.case, row.side): row for row in samples.of(NoTiming)}, _risen(samples)
-    same, why = {row.case for row in samples.of(Same)}, {row.case: row.reason for row in samples.of(Measured)}
+    same, why = {row.case for row in samples.of(Same)}, {row.case: row.reason for row in samples.of(NotSame)}
     rows = []
     for place, case in enumerate(samples.cases):
         if case in same:

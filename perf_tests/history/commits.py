@@ -137,7 +137,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Log:
+class CommitLog:
     """What git says of its commits, from the oldest on; empty without git or in a repository without commits."""
 
     places: dict[str, int]
@@ -146,19 +146,19 @@ class Log:
     subjects: dict[str, str]
 
 
-def read_log(folder: Path) -> Log:
+def read_log(folder: Path) -> CommitLog:
     """Every commit that the repository around `folder` holds, parents before children."""
     command = ["git", "-C", str(folder), "log", "--all", "--topo-order", "--reverse", f"--format={FIELDS}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True)
     except (OSError, subprocess.CalledProcessError):
-        return Log({}, {}, {})
+        return CommitLog({}, {}, {})
     rows = [line.split("\t", 2) for line in done.stdout.splitlines() if line.count("\t") >= 2]
     latest, dates = "", {}
     for commit, date, _ in rows:
         latest = max(latest, date, key=moment)
         dates[commit] = latest
-    return Log({row[0]: place for place, row in enumerate(rows)}, dates, {row[0]: row[2] for row in rows})
+    return CommitLog({row[0]: place for place, row in enumerate(rows)}, dates, {row[0]: row[2] for row in rows})
 
 
 def read_line(folder: Path, since: str | None = None) -> tuple[list[str], int]:
@@ -182,7 +182,7 @@ def read_line(folder: Path, since: str | None = None) -> tuple[list[str], int]:
     return line, line.index(found)
 
 
-def in_order(launches: Sequence[Launch], log: Log) -> list[Code]:
+def in_order(launches: Sequence[Launch], log: CommitLog) -> list[Code]:
     """One entry for each code: commits as git orders them, others by their date among them."""
     codes = [_code_of(found, log) for found in grouped(launches, lambda launch: launch.code).values()]
     places, unknown = log.places, len(log.places)
@@ -192,7 +192,7 @@ def in_order(launches: Sequence[Launch], log: Log) -> list[Code]:
     return [replace(code, place=place) for place, code in enumerate(codes)]
 
 
-def _code_of(launches: Sequence[Launch], log: Log) -> Code:
+def _code_of(launches: Sequence[Launch], log: CommitLog) -> Code:
     ordered = sorted(launches, key=lambda launch: (moment(launch.written), launch.name))
     first = ordered[0]
     name = (first.commit or first.code)[:12] + (" with changes" if first.is_dirty and first.commit else "")

@@ -23,7 +23,7 @@ from perf_tests_suite.perf_tests.gate.samples import SIDES, read_samples, rules_
 from perf_tests_suite.perf_tests.gate.stages import replay_stages
 from perf_tests_suite.perf_tests.gate.statistics import Floats, estimate, fit_prior, moderated
 from perf_tests_suite.perf_tests.gate.verdicts import ExactResult, RunVerdict, Verdict, conclude
-from perf_tests_suite.perf_tests.history.commits import Log
+from perf_tests_suite.perf_tests.history.commits import CommitLog
 from perf_tests_suite.perf_tests.history.series import FALSE_RATE, FINEST, SMALLEST_STEP
 from perf_tests_suite.perf_tests.records.columns import case_name, machine_name
 from perf_tests_suite.perf_tests.records.format import Column, column_table, printable, text_column
@@ -77,7 +77,7 @@ EXACT = Ratio(0.0)
 
 
 @dataclass(frozen=True)
-class GateRun:
+class RunRatios:
     """What the samples of one gate run say of two commits."""
 
     base: str
@@ -88,7 +88,7 @@ class GateRun:
     counters: list[ExactResult]
 
 
-def read_run(path: Path) -> GateRun | str:
+def read_run(path: Path) -> RunRatios | str:
     """The run, or why it is no link of a chain; raises ValueError with one sentence for a file that is no samples'."""
     samples = read_samples(path)
     base, head = (samples.header[side] for side in SIDES)
@@ -117,7 +117,7 @@ def read_run(path: Path) -> GateRun | str:
         if ratios is not None:
             cases[case["id"], json.dumps(case.get("identity"), sort_keys=True)] = ratios
     counters = [row for row in result.exact if row.verdict != Verdict.SAME]
-    return GateRun(base["revision"], head["revision"], machine_name(samples.header), cases, counters)
+    return RunRatios(base["revision"], head["revision"], machine_name(samples.header), cases, counters)
 
 
 def ratios_of(first: Floats, second: Floats) -> Callable[..., tuple[Ratio, Ratio] | None]:
@@ -161,7 +161,7 @@ def pooled(ratios: Sequence[Ratio]) -> tuple[Ratio, bool]:
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainLink:
     """A case from one place of the line to a later one, by all runs of the two commits."""
 
     base: int
@@ -176,21 +176,21 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Point:
+class ChainPoint:
     """A place of the line as a chain says: the place where that begins, the ratio to it, and the last link."""
 
     origin: int
     ratio: Ratio
-    link: Link
+    link: ChainLink
 
 
-def chains_of(links: Iterable[Link]) -> list[list[Point]]:
+def chains_of(links: Iterable[ChainLink]) -> list[list[ChainPoint]]:
     """The unbroken chains, the oldest first; of several to one place the longest, of these the most certain."""
-    points: dict[int, Point] = {}
+    points: dict[int, ChainPoint] = {}
     for link in sorted(links, key=lambda one: (one.head, -one.base)):  # of two that are exact, the shorter first
-        before, found = points.get(link.base), Point(link.base, link.chained, link)
+        before, found = points.get(link.base), ChainPoint(link.base, link.chained, link)
         if before is not None:
-            found = Point(before.origin, before.ratio + link.chained, link)
+            found = ChainPoint(before.origin, before.ratio + link.chained, link)
         known = points.get(link.head)
         if known is None or (found.origin, found.ratio.variance) < (known.origin, known.ratio.variance):
             points[link.head] = found
@@ -204,7 +204,7 @@ def chains_of(links: Iterable[Link]) -> list[list[Point]]:
     return sorted(chains, key=lambda chain: chain[0].origin)
 
 
-def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, since: int = 0) -> Json:
+def relative_of(runs: Iterable[RunRatios | str], line: Sequence[str], log: CommitLog, since: int = 0) -> Json:
     """Chain the runs of commits on the line, from place `since` on; a run that was stored twice counts once.
 
     Effects and intervals are shares of the earlier time. Raises ValueError, with why, where no run is left.
@@ -225,14 +225,14 @@ def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, si
             changes[head, row.id, row.counter] = {**told, **at(head)}
         for key, ratios in run.cases.items():
             by_case.setdefault(key, {}).setdefault((base, head), []).append(ratios)
-    whole = chains_of(Link(places[run.base], places[run.head], EXACT, EXACT) for run in counted)
+    whole = chains_of(ChainLink(places[run.base], places[run.head], EXACT, EXACT) for run in counted)
     newest = max(chain[-1].link.head for chain in whole)
     cases, differing = [], 0
     for (case, identity), pairs in by_case.items():
         links = []
         for (base, head), found in pairs.items():
             (first, differs), (both, _) = (pooled([ratios[stage] for ratios in found]) for stage in (0, 1))
-            links.append(Link(base, head, first, both))
+            links.append(ChainLink(base, head, first, both))
             differing += differs
         chains = chains_of(_with_neighbours(links))
         last = chains[-1][-1]
@@ -266,10 +266,10 @@ def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, si
 
 
 def _on_line(
-    runs: Iterable[GateRun | str], places: dict[str, int], log: Log, since: int
-) -> tuple[list[GateRun], Counter[str]]:
+    runs: Iterable[RunRatios | str], places: dict[str, int], log: CommitLog, since: int
+) -> tuple[list[RunRatios], Counter[str]]:
     """The runs that are links of the line, and how many are not, by why."""
-    aside, counted = Counter[str](), list[GateRun]()
+    aside, counted = Counter[str](), list[RunRatios]()
     for run in runs:
         if isinstance(run, str):
             why = run
@@ -291,7 +291,7 @@ def _on_line(
     return counted, aside
 
 
-def _with_neighbours(links: list[Link]) -> list[Link]:
+def _with_neighbours(links: list[ChainLink]) -> list[ChainLink]:
     """The links with standard errors as large as the case's runs, the neighbours of each, show them to be."""
     from scipy.stats import t as student
 
@@ -300,7 +300,7 @@ def _with_neighbours(links: list[Link]) -> list[Link]:
         return links
     usual = [abs(one.log) / one.variance**0.5 / float(student.isf(0.25, one.freedom)) for one in known]
     factor = max(1.0, median(usual))
-    return [Link(one.base, one.head, one.chained.scaled(factor), one.tested.scaled(factor)) for one in links]
+    return [ChainLink(one.base, one.head, one.chained.scaled(factor), one.tested.scaled(factor)) for one in links]
 
 
 # The same in words.

@@ -15,7 +15,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from perf_tests_suite.perf_tests.history.commits import Code, Figure, Identity, Launch, Log, Machine, in_order, moment
+from perf_tests_suite.perf_tests.history.commits import (
+    Code,
+    CommitLog,
+    Figure,
+    Identity,
+    Launch,
+    Machine,
+    in_order,
+    moment,
+)
 from perf_tests_suite.perf_tests.records.record import Times
 
 FEWEST_FOR_DRIFT = 3
@@ -118,14 +127,14 @@ class Era:
         return {one.case: one for one in reversed(self.series)}
 
 
-def newest_first(machines: Iterable[Machine], log: Log) -> list[Era]:
+def newest_first(machines: Iterable[Machine], log: CommitLog) -> list[Era]:
     """The eras of every machine, that of the newest run first."""
     eras = [era for machine in machines for era in eras_of(machine, log)]
     eras.sort(key=lambda era: max(moment(one.written) for code in era.codes for one in code.launches), reverse=True)
     return eras
 
 
-def eras_of(machine: Machine, log: Log) -> list[Era]:
+def eras_of(machine: Machine, log: CommitLog) -> list[Era]:
     """The older launches, which record no sentinel, apart; those that timed nothing are in the newest."""
     older = [one for one in machine.launches if one.figures and not _has_sentinel(one)]
     newer = [one for one in machine.launches if _has_sentinel(one)]
@@ -134,7 +143,7 @@ def eras_of(machine: Machine, log: Log) -> list[Era]:
     return [_era(machine, has_sentinel, launches, log) for has_sentinel, launches in found.items() if launches]
 
 
-def new_slowdowns(era: Era, log: Log) -> list[tuple[Series, Step]]:
+def new_slowdowns(era: Era, log: CommitLog) -> list[tuple[Series, Step]]:
     """Slowdowns that the launches of the newest code show, and all launches before them did not."""
     slower = [(one, step) for one in era.series for step in one.steps if step.effect > 0]
     launches = [launch for code in era.codes[:-1] for launch in code.launches]
@@ -197,7 +206,7 @@ Launched = list[list[float]]
 """Seconds of each launch, by code."""
 
 
-def _era(machine: Machine, has_sentinel: bool, launches: Sequence[Launch], log: Log) -> Era:
+def _era(machine: Machine, has_sentinel: bool, launches: Sequence[Launch], log: CommitLog) -> Era:
     codes = in_order(launches, log)
     found = _figures(codes)
     raw = {key: [[figure.seconds for figure in figures] for _, figures in rows] for key, rows in found.items()}

@@ -29,14 +29,14 @@ from perf_tests_suite.perf_tests.gate.samples import (
     SIDES,
     End,
     EndReason,
-    Event,
     ExactFinding,
     GateSamples,
     Incomparable,
     LeftOut,
-    Measured,
+    NotSame,
     Rules,
     Same,
+    SampleEvent,
     SamplesFile,
     Side,
     case_of,
@@ -166,7 +166,7 @@ class GateRun:
     """The first line of the judged samples."""
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    known: list[Event] = field(default_factory=list)
+    known: list[SampleEvent] = field(default_factory=list)
     """What is known of the cases before any is measured."""
     had: frozenset[str] = frozenset()
     """Tests of the user's that base had of its own."""
@@ -381,7 +381,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateR
     for event in run.known:
         samples_file.append(event.to_line())
     for case, why in run.why_measured.items():
-        samples_file.append((Measured(case, why) if why else Same(case)).to_line())
+        samples_file.append((NotSame(case, why) if why else Same(case)).to_line())
     measuring = Measuring(
         trees=trees,
         tasks=tasks_of(plan),

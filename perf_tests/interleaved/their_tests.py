@@ -11,9 +11,9 @@ from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError
 from perf_tests_suite.perf_tests.gate.samples import (
     ABSENT,
     SIDES,
-    Event,
     Incomparable,
     NoTiming,
+    SampleEvent,
     Side,
     Uncounted,
     exact_events,
@@ -161,7 +161,7 @@ def _lost(run: GateRun, name: str, found: Mapping[Side, Mapping[str, Json]]) -> 
             yield NoTiming(name, side, ABSENT if is_new else outcome["outcome"], outcome["reason"])
 
 
-def _counters(name: str, found: Mapping[Side, Mapping[str, Json]]) -> list[Event]:
+def _counters(name: str, found: Mapping[Side, Mapping[str, Json]]) -> list[SampleEvent]:
     """Counters of a test that runs torch operations on either side."""
     answers = {side: {"counters": None, "reason": "", **found[side][name]} for side in SIDES}
     if all(not answers[side]["counters"] and not answers[side]["reason"] for side in SIDES):

@@ -38,8 +38,8 @@ from perf_tests_suite.perf_tests.passes.kernels import exported_trace
 from perf_tests_suite.perf_tests.predict.costs import mutated_tensors, operator_name, tensors_in
 from perf_tests_suite.perf_tests.predict.counting import (
     BACKWARD_PASS,
-    Change,
     StorageBlock,
+    StorageChange,
     StorageTracker,
     live_after,
     live_at_peak,
@@ -295,7 +295,7 @@ class PartChanges:
 class LiveTensors:
     """One round, block by block; earlier blocks come first in `changes`."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[StorageChange, ...]
     first_of_round: int
     parts: tuple[PartChanges, ...]
     saved_bytes: Counter[Regions]

@@ -41,15 +41,15 @@ class AllocatorPeaks:
     reserved_bytes: int
 
 
-class Block:
+class SegmentBlock:
     """A piece of a segment, between its neighbours there."""
 
     __slots__ = ("address", "after", "asked_bytes", "before", "bytes", "is_free", "pool")
 
-    def __init__(self, address: int, size: int, pool: list[tuple[int, int, "Block"]]) -> None:
+    def __init__(self, address: int, size: int, pool: list[tuple[int, int, "SegmentBlock"]]) -> None:
         self.address, self.bytes, self.pool = address, size, pool
-        self.before: Block | None = None
-        self.after: Block | None = None
+        self.before: SegmentBlock | None = None
+        self.after: SegmentBlock | None = None
         self.is_free, self.asked_bytes = False, 0
 
 
@@ -58,8 +58,8 @@ class CachingAllocator:
 
     def __init__(self, room_bytes: int | None = None) -> None:
         self._room_bytes = room_bytes
-        self._small: list[tuple[int, int, Block]] = []
-        self._large: list[tuple[int, int, Block]] = []
+        self._small: list[tuple[int, int, SegmentBlock]] = []
+        self._large: list[tuple[int, int, SegmentBlock]] = []
         """Free blocks by size, then address."""
         self._end = 0
         self._asked, self._allocated, self._reserved = 0, 0, 0
@@ -72,7 +72,7 @@ class CachingAllocator:
         """The highest of each since they were forgotten."""
         return AllocatorPeaks(*self._peaks)
 
-    def allocate(self, asked_bytes: int) -> Block:
+    def allocate(self, asked_bytes: int) -> SegmentBlock:
         """Hand out the smallest free block that is large enough. Raises DeviceFullError."""
         size = -(-asked_bytes // CUDA_BLOCK_BYTES) * CUDA_BLOCK_BYTES
         pool = self._small if size <= SMALL_BYTES else self._large
@@ -80,7 +80,7 @@ class CachingAllocator:
         block = pool.pop(place)[2] if place < len(pool) else self._segment(size, pool)
         left = block.bytes - size
         if left >= CUDA_BLOCK_BYTES if size <= SMALL_BYTES else left > SMALL_BYTES:
-            rest = Block(block.address + size, left, pool)
+            rest = SegmentBlock(block.address + size, left, pool)
             rest.before, rest.after, rest.is_free = block, block.after, True
             if rest.after is not None:
                 rest.after.before = rest
@@ -94,7 +94,7 @@ class CachingAllocator:
                 self._peaks[place] = now
         return block
 
-    def free(self, block: Block) -> None:
+    def free(self, block: SegmentBlock) -> None:
         """Keep the block for others, as one with what is free beside it."""
         self._asked -= block.asked_bytes
         self._allocated -= block.bytes
@@ -110,7 +110,7 @@ class CachingAllocator:
                 block = first
         insort(block.pool, (block.bytes, block.address, block))
 
-    def _segment(self, size: int, pool: list[tuple[int, int, Block]]) -> Block:
+    def _segment(self, size: int, pool: list[tuple[int, int, SegmentBlock]]) -> SegmentBlock:
         if size <= SMALL_BYTES:
             size = SMALL_SEGMENT_BYTES
         elif size < LEAST_SEGMENT_BYTES:
@@ -125,7 +125,7 @@ class CachingAllocator:
                 raise DeviceFullError
         self._reserved += size
         self._end += size
-        return Block(self._end - size, size, pool)
+        return SegmentBlock(self._end - size, size, pool)
 
     def _is_too_much(self, size: int) -> bool:
         return self._room_bytes is not None and self._reserved + size > self._room_bytes
@@ -136,9 +136,9 @@ class AllocatorReplay:
 
     def __init__(self, room_bytes: int | None) -> None:
         self.allocator = CachingAllocator(room_bytes)
-        self._living: defaultdict[tuple[str, int], list[Block]] = defaultdict(list)
+        self._living: defaultdict[tuple[str, int], list[SegmentBlock]] = defaultdict(list)
 
-    def run(self, log: Log, keeps_freed: bool = False) -> list[Block]:
+    def run(self, log: Log, keeps_freed: bool = False) -> list[SegmentBlock]:
         """Return the blocks that the log frees and that stay, for a caller `keeps_freed`. Raises DeviceFullError."""
         kept = []
         for category, size, younger in log:
@@ -152,11 +152,11 @@ class AllocatorReplay:
                 self.allocator.free(block)
         return kept
 
-    def take(self, categories: Collection[str], others: bool = False) -> list[Block]:
+    def take(self, categories: Collection[str], others: bool = False) -> list[SegmentBlock]:
         """Take the living blocks of these categories, or of all others, out of the replay."""
         kinds = [kind for kind in self._living if (kind[0] in categories) is not others]
         return [block for kind in kinds for block in self._living.pop(kind)]
 
-    def free(self, blocks: Sequence[Block]) -> None:
+    def free(self, blocks: Sequence[SegmentBlock]) -> None:
         for block in blocks:
             self.allocator.free(block)

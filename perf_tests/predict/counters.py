@@ -34,7 +34,7 @@ from perf_tests_suite.perf_tests.hardware.torch_private import (
     operator,
 )
 from perf_tests_suite.perf_tests.phases import FIRST_STEP, FORWARD_PASSES
-from perf_tests_suite.perf_tests.predict.allocator import AllocatorPeaks, AllocatorReplay, Block
+from perf_tests_suite.perf_tests.predict.allocator import AllocatorPeaks, AllocatorReplay, SegmentBlock
 from perf_tests_suite.perf_tests.predict.costs import (
     FUSED_ATTENTION,
     LINEAR_CROSS_ENTROPY,
@@ -173,7 +173,7 @@ def allocator_peaks(
         del rounds[1:]
     elif isinstance(case, LanguageModelCase) and case.updates:
         rounds[0] = [*rounds[0][:-1], ("optimizer", (), _updates(case)["first_update"].log)]
-    replay, former, peaks = AllocatorReplay(room_bytes), list[Block](), AllocatorPeaks(0, 0, 0)
+    replay, former, peaks = AllocatorReplay(room_bytes), list[SegmentBlock](), AllocatorPeaks(0, 0, 0)
     replay.run(parts[0].counters.log_before)
     if libraries is not None:
         size = libraries.workspace_bytes
@@ -182,7 +182,7 @@ def allocator_peaks(
     clears_before = "backward" if clears_late and "zero_grad" in case.phase_row.timed else parts[0].name
     for one_round in rounds:
         replay.allocator.forget_peaks()
-        left: list[Block] = []
+        left: list[SegmentBlock] = []
         for name, before, during in one_round:
             if name == clears_before:
                 replay.free(replay.take((GRADIENTS,)))

@@ -55,7 +55,7 @@ class StorageBlock:
 
 
 @dataclass(frozen=True)
-class Change:
+class StorageChange:
     """One allocation or release."""
 
     block: StorageBlock
@@ -74,7 +74,7 @@ class StorageTracker:
     """
 
     def __init__(self, on_cuda: bool) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[StorageChange] = []
         self.on_cuda = on_cuda
         self.blocks: dict[int, StorageBlock] = {}
         self._references: dict[int, weakref.ref[object]] = {}
@@ -98,7 +98,7 @@ class StorageTracker:
         key, on_host = id(storage), on_host and self.on_cuda
         block = self.blocks[key] = self._block(0 if on_host else storage.nbytes(), operator, place, category, on_host)
         self._references[key] = weakref.ref(storage, lambda _: self._free(key))
-        self.changes.append(Change(block, True))
+        self.changes.append(StorageChange(block, True))
         self._last_allocation, self._last_key = len(self.changes) - 1, key
         self._may_be_reused = None
         return block
@@ -119,7 +119,7 @@ class StorageTracker:
     def passes_by(self, size: int, operator: str, place: str) -> None:
         """Add a block that its operation frees before it returns."""
         block = self._block(size, operator, place, TEMPORARIES, on_host=False)
-        self.changes += [Change(block, True), Change(block, False)]
+        self.changes += [StorageChange(block, True), StorageChange(block, False)]
 
     def saved(self, tensor: Tensor) -> tuple[Tensor, int]:
         """Return what autograd shall keep of `tensor` for the backward pass, and the bytes that this adds."""
@@ -158,7 +158,7 @@ class StorageTracker:
             self.blocks[self._last_key] = block
             del self.changes[self._last_allocation]
         else:
-            self.changes.append(Change(block, False))
+            self.changes.append(StorageChange(block, False))
 
 
 PARAMETERS = "parameters"
@@ -280,7 +280,7 @@ class Counting(TorchDispatchMode):
         living: defaultdict[tuple[str, int], list[StorageBlock]] = defaultdict(list)
         born: dict[int, int] = {}
 
-        def logged(changes: Iterable[Change]) -> Log:
+        def logged(changes: Iterable[StorageChange]) -> Log:
             """The log of the next stretch. What is freed at one moment, perhaps in order of address, goes by age."""
             log: list[tuple[str, int, int]] = []
             kept = (change for change in changes if change.bytes)

@@ -26,7 +26,7 @@ from perf_tests_suite.perf_tests.phases import (
 from perf_tests_suite.perf_tests.records.format import (
     MIB,
     Column,
-    Spread,
+    MeanAndStd,
     Unit,
     Value,
     distinct,
@@ -625,16 +625,16 @@ def _relative_to(known: CaseContext) -> str | None:
     return case_name(base) if isinstance(base, str) else None
 
 
-def _mean(known: CaseContext) -> Spread | None:
+def _mean(known: CaseContext) -> MeanAndStd | None:
     rounds = known.cell.rounds
-    return Spread(rounds.mean, rounds.deviation) if rounds else None
+    return MeanAndStd(rounds.mean, rounds.deviation) if rounds else None
 
 
 FOR_PEOPLE = {
     column.name: column
     for column in (
         text_column("case", lambda known: known.cell.case),
-        Column("mean_and_deviation_seconds", Spread, "of the rounds", _mean, heading="mean ± std"),
+        Column("mean_and_deviation_seconds", MeanAndStd, "of the rounds", _mean, heading="mean ± std"),
         Column("median_interval_seconds", tuple, "of the median",
                lambda known: known.cell.rounds.median_interval(0.95), heading="95 % interval"),
         text_column("relative to", _relative_to),

@@ -173,7 +173,7 @@ class Screen:
 # Columns: what a figure is, where a row holds it, in which unit people read it.
 
 
-class Spread(NamedTuple):
+class MeanAndStd(NamedTuple):
     """A mean, and the standard deviation beside it."""
 
     mean: float | None
@@ -217,7 +217,7 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """A figure of rows of one type; `kind` is `str`, `int`, `float` or `bool`, for people alone `tuple` or `Spread`."""
+    """A figure of rows of one type; `kind` is `str`, `int`, `float`, `bool`; for people `tuple` or `MeanAndStd` too."""
 
     name: str
     kind: type
@@ -266,7 +266,7 @@ class Column(Generic[T]):
         unit = self.unit
         if not unit.heading:
             return self.alone(row)
-        if self.kind is Spread:
+        if self.kind is MeanAndStd:
             mean, deviation = map(finite, self.of(row) or (None, None))  # type: ignore[call-overload]
             return DASH if mean is None else with_spread(mean * unit.factor, deviation and deviation * unit.factor)
         return self._written(row, lambda value: unit.below(value * unit.factor))

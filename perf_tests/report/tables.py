@@ -27,7 +27,7 @@ from perf_tests_suite.perf_tests.records.format import (
     SECONDS,
     SHARE,
     Column,
-    Spread,
+    MeanAndStd,
     Table,
     Unit,
     distinct,
@@ -314,11 +314,11 @@ FIRST_ROUND_NOTE = "one profiled process: extra time of its first round over a s
 
 def _warmup_columns(rows: Sequence[Json]) -> PassColumns:
     def after(name: str) -> Column[Json]:
-        def mean(row: Json) -> Spread:
+        def mean(row: Json) -> MeanAndStd:
             series = row["by_name"].get(name, {})
-            return Spread(series.get("mean_seconds"), series.get("std_seconds"))
+            return MeanAndStd(series.get("mean_seconds"), series.get("std_seconds"))
 
-        return Column(f"after_{name}_seconds", Spread, "", mean, heading=f"after {name}")
+        return Column(f"after_{name}_seconds", MeanAndStd, "", mean, heading=f"after {name}")
 
     outliers = text_column("outliers", _outliers)
     return [
@@ -409,7 +409,7 @@ KERNEL: PassColumns = (
     text_column("Kernel", lambda row: str(row.get("name"))[:NAME_CHARACTERS]),
     found_in("calls", "calls"),
     found_in("total", "total_seconds"),
-    Column("mean_seconds", Spread, "", lambda row: Spread(row.get("mean_seconds"), row.get("stddev_seconds")),
+    Column("mean_seconds", MeanAndStd, "", lambda row: MeanAndStd(row.get("mean_seconds"), row.get("stddev_seconds")),
            heading="mean", own_unit=MICROSECONDS),
     found_in("of kernel time", "share"),
 )  # fmt: skip

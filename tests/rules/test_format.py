@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perf_tests_suite.perf_tests.records import format as shown
-from perf_tests_suite.perf_tests.records.format import DASH, Column, Spread, text_column
+from perf_tests_suite.perf_tests.records.format import DASH, Column, MeanAndStd, text_column
 
 POSITIVE = st.floats(1e-9, 1e9)
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -86,7 +86,7 @@ def written(name: str, value: object, kind: type = float) -> tuple[str, str, str
 def test_what_is_no_finite_number_is_a_dash() -> None:
     for value in STRANGE:
         assert (shown.finite(value), written("x_seconds", value)[1:]) == (None, (DASH, DASH))
-        assert written("x_seconds", Spread(value, 0.1), Spread)[2] == DASH  # type: ignore[arg-type]
+        assert written("x_seconds", MeanAndStd(value, 0.1), MeanAndStd)[2] == DASH  # type: ignore[arg-type]
     assert [written("x", None, kind)[1:] for kind in (str, bool, int, tuple)] == [(DASH, DASH)] * 4
     assert shown.duration(None) == DASH
     assert [shown.duration(seconds) for seconds in (1.0, 1e-3, 1e-6)] == ["1 s", "1 ms", "1 us"]
@@ -107,8 +107,8 @@ def test_a_figure_is_in_the_unit_that_its_name_ends_with_which_stands_beside_it_
         ("calls", 60.5, float, "calls", "60.5", "60.5"),
     ):  # fmt: skip
         assert written(name, value, kind) == tuple(expected)
-    assert written("x_seconds", Spread(0.0125, 0.001), Spread)[2] == "12.5 ± 1.0"
-    assert written("x_seconds", Spread(0.0125, None), Spread)[2] == "12.50"
+    assert written("x_seconds", MeanAndStd(0.0125, 0.001), MeanAndStd)[2] == "12.5 ± 1.0"
+    assert written("x_seconds", MeanAndStd(0.0125, None), MeanAndStd)[2] == "12.50"
 
 
 def test_numbers_sort_before_words_and_each_value_is_kept_once() -> None:

@@ -146,7 +146,7 @@ def test_a_test_of_the_users_that_base_had_is_never_green_where_it_does_not_run_
 def test_what_is_left_out_is_measured_no_further_and_undecided() -> None:
     samples = gate_run(QUIET, most_pairs=1)
     samples.events = [LeftOut("quiet 0"), LeftOut("quiet 1"), End("budget")]
-    assert next_step(samples, RULES) == gate.Step(1, tuple(case.id for case in QUIET[2:]))
+    assert next_step(samples, RULES) == gate.NextLaunch(1, tuple(case.id for case in QUIET[2:]))
     assert [row(conclude(samples, RULES), case).verdict for case in ("quiet 0", "quiet 2")] == 2 * ["UNDECIDED"]
 
 

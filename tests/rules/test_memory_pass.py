@@ -24,8 +24,8 @@ from perf_tests_suite.perf_tests.predict.counting import (
     INPUTS,
     OPTIMIZER_STATE,
     PARAMETERS,
-    Change,
     StorageBlock,
+    StorageChange,
 )
 from perf_tests_suite.perf_tests.records.record import Json
 from tests.rules.test_memory_watch import assert_consistent, assert_opens
@@ -40,10 +40,10 @@ def test_a_timeline_is_bounded_and_keeps_its_peak_and_what_was_held_where_parts_
         StorageBlock(draw.randrange(1, 1000), "aten.add", "model/x.py:1", category, on_host=False)
         for category in ("parameters", *["temporaries"] * count)
     )
-    comes = [Change(block, True) for block in blocks]
-    goes = [Change(block, False) for block in draw.sample(blocks, count)]
+    comes = [StorageChange(block, True) for block in blocks]
+    goes = [StorageChange(block, False) for block in draw.sample(blocks, count)]
     parts = PartChanges("forward", 1, 1 + count // 3), PartChanges("backward", 1 + count // 3, 1 + 2 * count)
-    found = memory.timeline(LiveTensors((Change(stands, True), *comes, *goes), 1, parts, Counter(), {}))
+    found = memory.timeline(LiveTensors((StorageChange(stands, True), *comes, *goes), 1, parts, Counter(), {}))
     held = list(accumulate((change.bytes for change in (*comes, *goes)), initial=0))
     moments = found["category_bytes"]["temporaries"]
     forward, backward = found["parts"]

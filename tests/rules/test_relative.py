@@ -15,24 +15,24 @@ from perf_tests_suite.perf_tests.__main__ import main
 from perf_tests_suite.perf_tests.gate.samples import End, SamplesFile
 from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, Verdict, conclude
 from perf_tests_suite.perf_tests.history import relative
-from perf_tests_suite.perf_tests.history.commits import Log
-from perf_tests_suite.perf_tests.history.relative import EXACT, GateRun, Ratio, pooled, relative_of
+from perf_tests_suite.perf_tests.history.commits import CommitLog
+from perf_tests_suite.perf_tests.history.relative import EXACT, Ratio, RunRatios, pooled, relative_of
 from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.git_repository import git
 from tests.support.launch import Verb
 from tests.support.simulated_launches import RULES, SimulatedCase, header, line
 
 COMMITS = [f"{place:012}" for place in range(9)]
-LOG = Log({commit: place for place, commit in enumerate(COMMITS)}, {}, {})
+LOG = CommitLog({commit: place for place, commit in enumerate(COMMITS)}, {}, {})
 CASE = ("test_forward[a]", "{}")
 
 
-def run(base: int, head: int, effect: float = 0.0, error: float = 0.002, machine: str = "a") -> GateRun:
+def run(base: int, head: int, effect: float = 0.0, error: float = 0.002, machine: str = "a") -> RunRatios:
     ratio = Ratio(math.log1p(effect), error**2, 20) if error else EXACT
-    return GateRun(COMMITS[base], COMMITS[head], machine, {CASE: (ratio, ratio)}, [])
+    return RunRatios(COMMITS[base], COMMITS[head], machine, {CASE: (ratio, ratio)}, [])
 
 
-def chain(*runs: GateRun | str) -> Json:
+def chain(*runs: RunRatios | str) -> Json:
     return relative_of(runs, COMMITS, LOG)
 
 
@@ -62,8 +62,8 @@ def test_a_step_is_judged_by_its_own_pair_and_what_its_neighbours_scatter_never_
     for scatter, count in ((0.001, 1), (0.02, 0)):
         logs = np.random.default_rng(1).normal(0, scatter, 20) + 0.04 * (np.arange(20) == 9)
         ratios = [Ratio(float(log), 0.001**2, 20) for log in logs]
-        runs = [GateRun(*pair, "a", {CASE: (of, of)}, []) for pair, of in zip(pairwise(names), ratios, strict=True)]
-        found = relative_of(runs, names, Log({name: place for place, name in enumerate(names)}, {}, {}))
+        runs = [RunRatios(*pair, "a", {CASE: (of, of)}, []) for pair, of in zip(pairwise(names), ratios, strict=True)]
+        found = relative_of(runs, names, CommitLog({name: place for place, name in enumerate(names)}, {}, {}))
         assert steps(found) == [10] * count, scatter
 
 
@@ -96,11 +96,11 @@ def test_runs_of_one_pair_are_averaged_and_where_cpus_differ_as_uncertain_as_tha
     assert (found["differing"], found["machines"], found["runs"]) == (1, ["a", "b"], 2)
 
 
-ASIDE: dict[str, tuple[GateRun | str, GateRun | str]] = {
+ASIDE: dict[str, tuple[RunRatios | str, RunRatios | str]] = {
     "stored twice": (run(0, 1), run(0, 1)),
     "CONTAMINATED": (run(0, 1), "CONTAMINATED"),
     "newer than its head": (run(0, 1), run(3, 2)),
-    "that this clone lacks": (run(0, 1), GateRun("f" * 40, COMMITS[2], "a", {}, [])),
+    "that this clone lacks": (run(0, 1), RunRatios("f" * 40, COMMITS[2], "a", {}, [])),
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perf_tests_suite.perf_tests.history.commits import Log, machines_of
+from perf_tests_suite.perf_tests.history.commits import CommitLog, machines_of
 from perf_tests_suite.perf_tests.history.series import Era, eras_of
 from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.record import Json
@@ -14,7 +14,7 @@ from perf_tests_suite.perf_tests.records.store import StoredRecord
 from tests.support.git_repository import git
 from tests.support.synthetic import FORWARD, attention_identity, identity, machine, record, timed, untimed, write_record
 
-NO_LOG = Log({}, {}, {})
+NO_LOG = CommitLog({}, {}, {})
 COUNT, START = 24, 14
 NOISE = 1 + 0.01 * np.random.default_rng(1).standard_normal(COUNT)
 
@@ -32,7 +32,7 @@ def launch(number: int, seconds: float, commit: str = "", sentinel: float | None
     return {**data, "commit_info": {"id": identifier, "dirty": False, "time": day}}
 
 
-def history(records: Sequence[Json], log: Log = NO_LOG) -> list[Era]:
+def history(records: Sequence[Json], log: CommitLog = NO_LOG) -> list[Era]:
     stored = [StoredRecord(Path(f"folder/{place:04}_a.json"), data) for place, data in enumerate(records)]
     return [era for machine in machines_of(stored) for era in eras_of(machine, log)]
 
