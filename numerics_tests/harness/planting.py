@@ -41,7 +41,7 @@ def once_made(change: Callable[[Any], object]) -> Wrong:
 
 
 class NoSuchPlaceError(LookupError):
-    """`model/` has no such name; the message says which part is missing."""
+    """`model/` has no such name, and the message says which part is missing; or the claim never calls it."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,25 @@ def in_force() -> str:
 
 
 @contextmanager
-def planted(fault: Planted) -> Iterator[None]:
-    """Return a context in which the fault is in force. Raises NoSuchPlaceError."""
-    wrong = fault.wrong
+def planted(fault: Planted) -> Iterator[list[str]]:
+    """Return a context in which the fault is in force, and a list with a name for each call of it until then.
+
+    Raises NoSuchPlaceError.
+    """
+    calls: list[str] = []
+
+    def wrong(real: Any) -> Any:
+        made = fault.wrong(real)
+
+        def noted(*given: Any, **named: Any) -> Any:
+            calls.append(fault.name)
+            return made(*given, **named)
+
+        if callable(made):
+            return noted
+        calls.append(fault.name)  # an entry of a table is not called
+        return made
+
     owner, name = _owner_of(fault.place)
     real = owner[name] if isinstance(owner, dict) else inspect.getattr_static(owner, name)
     if inspect.ismodule(owner) and inspect.isfunction(real):
@@ -83,7 +99,7 @@ def planted(fault: Planted) -> Iterator[None]:
 
     _in_force.append(fault.name)
     try:
-        yield
+        yield calls
     finally:
         _in_force.pop()
         restore()

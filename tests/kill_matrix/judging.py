@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf_tests_suite.numerics_tests.harness.claims import CLAIMS
-from perf_tests_suite.numerics_tests.harness.planting import Planted, planted
+from perf_tests_suite.numerics_tests.harness.planting import NoSuchPlaceError, Planted, planted
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ def judge_planted(fault: Planted, profile: str = "ci") -> None:
     claim = CLAIMS[f"test_{fault.caught_by}"]
     # A claim without references of its own judges every attention.
     references = claim.references or importlib.import_module("perf_tests_suite.numerics_tests.test_attention").EAGER
-    with planted(fault):
+    with planted(fault) as calls:
         for implementation in references.values() if fault.reference is None else (references[fault.reference],):
             claim.judge(implementation, profile)
+    if not calls and claim.area != "ranks":  # whose processes plant it for themselves
+        raise NoSuchPlaceError(f"{fault.caught_by} calls no {fault.place}.")

@@ -170,6 +170,10 @@ def by_sdpa(**settings: Any) -> Wrong:
     return fused(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **{n: s(q) for n, s in settings.items()}))
 
 
+def half_detached(x: Tensor) -> Tensor:
+    return (x + x.detach()) / 2
+
+
 def drawn(std: float) -> Wrong:
     """Plant weights drawn with `std`."""
     return lambda real: lambda self: nn.init.normal_(next(self.parameters()), std=std)
@@ -179,6 +183,7 @@ ACROSS, FAR = "attention_is_within_its_bound_across_blocks", "first_token_is_see
 LONG = "logits_of_a_long_sequence_err_at_most_twice_the_plain_formula"
 FIRST_STEP, DRAWN, TABLE = ("first_step_is_that_of_float64", "every_weight_is_drawn_for_itself",
                             "precisions_are_what_their_names_say")  # fmt: skip
+PLAIN, GRADIENTS = (f"{of}_err_at_most_twice_the_plain_formula" for of in ("logits", "gradients"))
 KEEPS_RATES = "creating_the_optimizer_state_keeps_rates_and_leaves_out_what_is_frozen"
 CREATING = "creating_the_optimizer_state_changes_nothing_else"
 CLIPS, MASK = "update_clips_to_norm_one_and_steps", "mask_beats_any_score"
@@ -259,6 +264,16 @@ IN_MODEL = (
             update(before=fill_gradients)),
     Planted("AdamW with amsgrad", DEFAULTS, MADE,
             once_made(lambda self: self.optimizer.param_groups[0].update(amsgrad=True))),
+    Planted("head in bfloat16", PLAIN, MODEL, behind(lambda logits: logits.bfloat16().to(logits.dtype))),
+    Planted("keys in reverse order", PLAIN, NAIVE, of_attention(lambda attend, q, k, v: attend(q, k.flip(-2), v))),
+    Planted("attention branch detached", GRADIENTS, "transformer.MultiHeadAttention.forward", behind(half_detached)),
+    Planted("embedding detached by half", GRADIENTS, EMBED, behind(half_detached)),
+    Planted("feed-forward branch detached", "gradient_is_the_slope_in_a_random_direction", SWIGLU,
+            behind(half_detached)),
+    Planted("norm over the whole sequence", "logits_do_not_depend_on_later_tokens", NORM,
+            behind(lambda x: x - 1e-3 * x.mean(1, keepdim=True))),
+    Planted("statistics of the batch", "sequence_alone_is_as_exact_as_in_a_batch", NORM,
+            behind(lambda x: x - 1e-3 * x.mean(0, keepdim=True) * (len(x) > 1))),
     Planted("tenth of the rate for some", DEFAULTS, MADE, group_settings(
         lambda parameters: [{"params": [p], "lr": 1e-3 if p.dim() > 1 else 1e-4} for p in parameters])),
 )  # fmt: skip
@@ -459,7 +474,6 @@ def loss_of_all(loss: Any) -> Wrong:
 
 
 RMS, BOUND = "rms_norm_of_the_model_rounds_once", "attention_is_within_its_bound"
-GRADIENTS = "gradients_err_at_most_twice_the_plain_formula"
 HONEST = (
     Planted("rotary tables in float64", "rotary_holds_far_out", TABLES, rotary_tables(in_float64)),
     Planted("rotary angles by a running sum", "rotary_holds_for_the_widths_of_models", TABLES,

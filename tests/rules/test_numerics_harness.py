@@ -237,6 +237,12 @@ def test_a_place_that_is_gone_is_named_as_not_planted(place: str) -> None:
     assert repr(place.rpartition(".")[2]) in words
 
 
+def test_a_place_that_the_claim_never_calls_is_named_as_not_planted() -> None:
+    fault = Planted("a fault", "softmax_is_within_its_bound", "training.cross_entropy", lambda real: real)
+    assert kill_matrix.judged(fault) == ("NOT PLANTED", "softmax_is_within_its_bound calls no training.cross_entropy.")
+    assert kill_matrix.judged_honest(fault)[0] == "NOT PLANTED"
+
+
 def test_a_harmless_fault_survives_and_an_accident_is_no_catch() -> None:
     def of(wrong: Any) -> str:
         return kill_matrix.judged(Planted("a fault", "softmax_is_within_its_bound", "attention.softmax", wrong))[0]
