@@ -254,11 +254,12 @@ HELD_OUT = (
             rotary_tables(lambda f, t: t[:, None] * f ** (2 * len(f) / max(1, 2 * len(f) - 2)))),
     Planted("half of the heads turned", "logits_err_at_most_twice_the_plain_formula",
             TURN, turned(lambda turn, self, x: torch.cat(
-        (turn(self, x[:, : x.shape[1] // 2]), x[:, x.shape[1] // 2 :].float()), 1) if x.ndim == 4 else turn(self, x))),
+        (turn(self, x)[..., : x.shape[-3] // 2, :, :], x[..., x.shape[-3] // 2 :, :, :].float()), -3)
+        if x.ndim > 3 else turn(self, x))),
     Planted("odd heads turned backwards", "logits_err_at_most_twice_the_plain_formula",
             TURN, turned(lambda turn, self, x: torch.where(
-        (torch.arange(x.shape[1], device=x.device) % 2 == 1)[:, None, None], 2 * x * self.cos_TK[: x.shape[-2]]
-        - turn(self, x), turn(self, x)) if x.ndim == 4 else turn(self, x))),
+        (torch.arange(x.shape[-3], device=x.device) % 2 == 1)[:, None, None], 2 * x * self.cos_TK[: x.shape[-2]]
+        - turn(self, x), turn(self, x)) if x.ndim > 3 else turn(self, x))),
     Planted("turned in bfloat16 beyond 256 tokens", "rotary_is_a_turn_in_the_complex_plane",
             TURN,
             behind(from_place(256, lambda x: x.bfloat16().to(x.dtype)))),
