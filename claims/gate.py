@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -308,10 +308,11 @@ def _name(samples: Path) -> str:
 
 def read_trial(path: Path) -> Trial:
     """The trial of these raw samples, judged anew."""
-    return _judged(_name(path), json.loads(_truth_path(path).read_text()), read_samples(path), {})
+    return judged(_name(path), json.loads(_truth_path(path).read_text()), read_samples(path), {})
 
 
-def _judged(name: str, truth: dict[str, Any], samples: GateSamples, peers: Mapping[str, frozenset[str]]) -> Trial:
+def judged(name: str, truth: dict[str, Any], samples: GateSamples, peers: Mapping[str, frozenset[str]]) -> Trial:
+    """The trial with the verdicts of these samples."""
     result = conclude(samples, rules_from_settings(samples.header["settings"]))
     return Trial(name, truth, result, samples, peers)
 
@@ -322,9 +323,9 @@ def trials_under(folder: Path) -> TrialsByProof:
     Raises ValueError with one sentence where something is damaged.
     """
     found: TrialsByProof = {proof: [] for proof in PROOFS}
-    for number, line in enumerate(_lines(folder / FILE), start=1):
+    for number, line in enumerate(lines_of(folder / FILE), start=1):
         try:
-            found[line["proof"]].append(_trial(line))
+            found[line["proof"]].append(trial_of(line))
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{folder / FILE} cannot be used: line {number} is damaged: {error!r}.") from error
     for proof, trials in found.items():
@@ -336,7 +337,7 @@ def trials_under(folder: Path) -> TrialsByProof:
 
 def add_raw_trials(folder: Path) -> int:
     """How many raw trials below `folder` its file lacked; raises ValueError with one sentence for damaged ones."""
-    lines = _lines(folder / FILE)
+    lines = lines_of(folder / FILE)
     known = {line["name"] for line in lines}
     added = [
         line_of(proof, read_trial(path), unpacked(path, MOST_BYTES))
@@ -344,7 +345,7 @@ def add_raw_trials(folder: Path) -> int:
         for path in finished_trials(folder / proof)
         if _name(path) not in known
     ]
-    _write(folder / FILE, [*lines, *added])
+    write_lines(folder / FILE, [*lines, *added])
     return len(added)
 
 
@@ -356,13 +357,13 @@ def name_raw_commit(folder: Path, commit: str) -> int:
     full_hash = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}").strip()
     files = _git(folder, "ls-tree", "-r", "--name-only", full_hash, "--", ".").splitlines() if full_hash else []
     held = {f"{Path(file).parent.name}/{_name(Path(file))}" for file in files if file.endswith(SAMPLES)}
-    lines = _lines(folder / FILE)
+    lines = lines_of(folder / FILE)
     named = [line for line in lines if "raw_commit" not in line and f"{line['proof']}/{line['name']}" in held]
     if not named:
         raise ValueError(f"{commit!r} is no commit with raw samples of a trial of {folder} that lacks its commit.")
     for line in named:
         line["raw_commit"] = full_hash
-    _write(folder / FILE, lines)
+    write_lines(folder / FILE, lines)
     return len(named)
 
 
@@ -372,7 +373,7 @@ def _git(folder: Path, *words: str) -> str:
     return "" if ended.returncode else ended.stdout
 
 
-def _write(path: Path, lines: Sequence[Json]) -> None:
+def write_lines(path: Path, lines: Sequence[Json]) -> None:
     """Write all at once, so that a run which is stopped damages nothing."""
     ordered = sorted(lines, key=lambda line: str(line["name"]))
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in ordered)
@@ -420,7 +421,8 @@ def _events(raw: bytes) -> list[Json]:
     return events
 
 
-def _lines(path: Path) -> list[Json]:
+def lines_of(path: Path, proofs: Collection[str] = PROOFS) -> list[Json]:
+    """The lines of a file of trials, none where there is no file; raises ValueError with one sentence for others."""
     if not path.exists():
         return []
     content = unpacked(path, MOST_BYTES)
@@ -428,14 +430,14 @@ def _lines(path: Path) -> list[Json]:
         lines: list[Json] = [json.loads(line) for line in content.splitlines()]
         if any((line["kind"], line["format_version"]) != (KIND, FORMAT_VERSION) for line in lines):
             raise ValueError(f"its lines are no {KIND!r} of format version {FORMAT_VERSION}")
-        if not {line["proof"] for line in lines} <= set(PROOFS):
-            raise ValueError(f"its lines are of other proofs than {', '.join(PROOFS)}")
+        if not {line["proof"] for line in lines} <= {*proofs}:
+            raise ValueError(f"its lines are of other proofs than {', '.join(proofs)}")
     except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} cannot be used: {error}.") from error
     return lines
 
 
-def _trial(line: Json) -> Trial:
+def trial_of(line: Json) -> Trial:
     """The trial of a line: in each launch pair one round of a side, whose log ratio is its pair value."""
     samples = GateSamples(line["header"])
     for case, clocks in line["cases"].items():
@@ -452,7 +454,7 @@ def _trial(line: Json) -> Trial:
     for event in line["events"]:
         samples.add(event)
     peers = {rule: frozenset(cases) for rule, cases in line["peers"].items()}
-    trial = _judged(line["name"], line["truth"], samples, peers)
+    trial = judged(line["name"], line["truth"], samples, peers)
     without_head = [replace(row, head_seconds=None) for row in trial.result.cases]
     return replace(trial, result=replace(trial.result, cases=without_head))
 

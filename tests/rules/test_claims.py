@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from claims.__main__ import listed, main
 from claims.cost import parsed_time_line
 from claims.statistics import Share, means_outside, paired_ratio, paired_ratio_of_turns
 from claims.table import CLAIMS, Claim, Figures, Limit, at_most
+from claims.their_tests import ALONE, WANTED, missing
 from perf_tests_suite.perf_tests.report.screens import time_line
 from tests.support.documents import EVIDENCE
 
@@ -74,6 +76,13 @@ def test_the_list_has_each_claim_with_its_limits_and_the_evidence_rows_of_these_
         assert ("quiet clock" in line) is claim.needs_quiet_clock
     table = EVIDENCE.partition("\n## ")[0]
     assert set(re.findall(r"^\| ([\w-]+) \| [^|]+ \| (?:holds|does not hold|cannot)", table, re.M)) <= CLAIMS.keys()
+
+
+def test_the_kinds_of_gates_of_somebodys_tests_take_turns() -> None:
+    left = missing([])
+    assert Counter(left) == WANTED
+    assert set(left[:4]) == WANTED.keys()
+    assert left.index(ALONE, left.index(ALONE) + 1) > 4
 
 
 def test_what_both_sides_see_cancels_and_a_steady_drift_within_each_quadruple() -> None:

@@ -173,6 +173,10 @@ def test_the_other_commands_of_the_page_run_from_the_wheel(folder: Path) -> None
 
 def test_a_gate_of_the_wheel_is_never_green_for_what_it_did_not_look_at(folder: Path) -> None:
     """In a repository with a test of its own, which pytest's own command gates, and with it the suite's checkout."""
+    (installed,) = folder.glob("env/lib/*/site-packages")
+    (points,) = installed.glob("perf_tests-*/entry_points.txt")  # else those of this environment would do
+    assert "perf-tests = pytest_perf_tests" in points.read_text()
+    assert (installed / "pytest_perf_tests.py").is_file()
     team = folder / "team"
     team.mkdir()
     (team / "test_team.py").write_text(OF_A_TEAM)
