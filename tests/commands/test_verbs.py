@@ -121,7 +121,7 @@ def test_runs_are_compared(claim: str, tmp_path: Path, verb: Verb) -> None:
 
 
 PACKED = (
-    "audit {0}", "compare {0} {0} --json", "kernels {0} --json", "tables 0001 --json", "history 0001 --json",
+    "compare {0} {0} --json", "kernels {0} --json", "tables 0001 --json", "history 0001 --json",
     "report 0001 -o page.html", "show {0} --json",
 )  # fmt: skip
 
