@@ -53,7 +53,7 @@ def test_another_checkout_of_the_suite_is_what_is_under_test_and_this_one_measur
     """Also of a version without `--bisect`, and of one whose model cannot be imported."""
     clone = tmp_path / "clone"
     git(ROOT, "clone", "--quiet", "--shared", str(ROOT), str(clone))
-    source, options = clone / "model/attention.py", clone / "perf_tests/cases/options.py"
+    source, options = clone / "model/attention.py", clone / "perf_tests/cases/gate_options.py"
     options.write_text(options.read_text().replace('Option("--bisect"', 'Option("--something-else"'))
     commit(clone)
     words = program(*OURS, *QUICK, "--against=HEAD")

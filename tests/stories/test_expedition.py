@@ -43,7 +43,7 @@ def test_each_step_of_the_table_selects_cases_and_the_guide_names_every_slice(mo
                 assert on_device.main() == 0, name
     ends = launch_all(typed.values())
     assert {name: code for name, (code, _, _) in zip(typed, ends, strict=True)} == dict.fromkeys(typed, 0), ends
-    guide = (ROOT / "docs" / "machines.md").read_text()
+    guide = (ROOT / "claims/expedition/README.md").read_text()
     assert [name for name in SLICES if f"| {name} |" not in guide] == []
 
 
