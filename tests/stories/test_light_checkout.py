@@ -22,5 +22,11 @@ def test_tracked_files_take_less_than_nine_megabytes_and_a_tenth_on_a_disk() -> 
     assert [path for path, size in sizes.items() if size > LARGEST_FILE_BYTES] == []
     at_the_top = {path.name for path in sizes if len(path.parts) == 1}
     assert at_the_top == {
-        ".gitignore", "Makefile", "README.md", "conftest.py", "constraints.txt", "pyproject.toml", "pytest_perf_tests.py"
-    }  # fmt: skip
+        ".gitignore",
+        "Makefile",
+        "README.md",
+        "conftest.py",
+        "constraints.txt",
+        "pyproject.toml",
+        "pytest_perf_tests.py",
+    }
