@@ -8,7 +8,7 @@ from torch import Tensor
 from perf_tests_suite.model.sizes import SIZES
 from perf_tests_suite.model.transformer import RotaryEmbedding
 from perf_tests_suite.numerics_tests.harness import within
-from perf_tests_suite.numerics_tests.harness.checks import assert_within
+from perf_tests_suite.numerics_tests.harness.checks import assert_true, assert_within
 from perf_tests_suite.numerics_tests.harness.claims import claim
 from perf_tests_suite.numerics_tests.harness.strategies import Recipe, recipes
 from perf_tests_suite.numerics_tests.machine.environment import device
@@ -32,8 +32,9 @@ ROWS = recipes(258, (2, 8, 64), exponents=(-6, 6), plant=(0.0, 1.0, 1e3))
 
 
 def check_against_complex(rotate: Rotate, x: Tensor, positions: Tensor) -> None:
-    """A result in the format of x, as others cast it back, may be off by that rounding more."""
+    """A result in the format of x, as others cast it back, may be off by that rounding more; no other is allowed."""
     turned = rotate(x)[..., positions, :]
+    assert_true(turned.dtype in (x.dtype, torch.float32), f"{x.dtype} turned becomes {turned.dtype}")
     exact, allowed = within.rotary(turned.dtype, x[..., positions, :], positions)
     assert_within(turned, exact, allowed, "bounds.rotary")
 

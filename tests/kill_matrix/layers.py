@@ -206,6 +206,7 @@ FAULTS = (
           lambda x: turn(x, angles(x), table=torch.bfloat16)),
     Fault("rotary angle of the squared position", TURN,
           lambda x: turn(x, angles(x).square())),
+    Fault("rotary rounded to bfloat16 at its end", TURN, lambda x: turn(x, angles(x)).bfloat16()),
     Fault("rotary in the format of its input", TURN, lambda x: turn(x, angles(x), step=x.dtype)),
     Fault("attention without scale", ATTENTION, unscaled),
     Fault("attention scaled by the width", ATTENTION,
