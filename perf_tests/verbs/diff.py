@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", help="a git revision")
     parser.add_argument("head", nargs="?", help="another one (the working tree, with its uncommitted changes)")
     _add_options(parser)
-    listed = "what is measured, as docs/reference.md lists it: --size, --phase, --model, ..."
+    listed = "what is measured, as `perf-tests run --help-all` lists it: --size, --phase, --model, ..."
     parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTION ...", help=listed)
 
 

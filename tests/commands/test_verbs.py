@@ -16,6 +16,7 @@ from perf_tests_suite.perf_tests.__main__ import GROUPS, REPLACED, VERBS
 from perf_tests_suite.perf_tests.cases.options import OPTIONS
 from perf_tests_suite.perf_tests.interleaved.sides import alone
 from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.verbs.run import MOST_USED
 from tests.support.file_readers import READERS
 from tests.support.git_repository import commit, git
 from tests.support.launch import Verb, parsed
@@ -219,6 +220,17 @@ def test_the_help_of_run_fits_a_screen_and_names_every_option_once(verb: Verb) -
     assert len(examples) == 2
     for typed in examples:
         parsed("run", typed)
+
+
+@pytest.mark.parametrize("name", MOST_USED)
+def test_what_the_help_of_run_lists_are_values_that_the_option_takes(name: str) -> None:
+    (option,) = (option for option in OPTIONS if option.name == name)
+    text = MOST_USED[name]
+    assert re.findall(r"\((\d+)\)", text) in ([], [option.default])
+    if name in ("--size", "--precision", "--attention", "--optimizer", "--execution", "--phase"):
+        listed = set(re.findall(r"[\w.-]+", re.sub(" or FILE.*| and more", "", text))) - {"or"}
+        assert len(listed) > 3
+        assert listed <= set(re.findall(r"[\w.-]+\w", option.text))
 
 
 def test_run_is_pytest_with_the_suites_files_and_configuration(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
