@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, call
 
@@ -199,3 +200,13 @@ def test_of_files_by_the_ledgers_name_the_ledgers_own_alone_waits_until_it_is_as
 def test_a_module_may_hold_what_answers_to_every_name(pytestconfig: pytest.Config) -> None:
     collector: Any = Mock(config=pytestconfig)
     assert plugin.pytest_pycollect_makeitem(collector, call) is None
+
+
+def test_a_gate_refuses_a_test_that_is_no_benchmark_beside_those_that_are(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own: Any = Mock(path=Path("test_own.py"), stash={}, **{"get_closest_marker.return_value": None})
+    monkeypatch.setattr(plugin, "session_of", lambda _: Mock(against="main", collected={}))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.run.before.of_interrupted_run", lambda *_: ["a benchmark"])
+    with pytest.raises(pytest.UsageError, match=r"--against cannot gate test_own\.py"):
+        plugin.pytest_collection_modifyitems(Mock(testsfailed=0), pytestconfig, [own])
