@@ -113,6 +113,13 @@ class Fault:
                 raise ValueError(f"new makes line {error.lineno} no Python: {error.msg}") from error
         return changed
 
+    def find_owner(self, tree: Path) -> None:
+        """Raise ValueError where the test that owns the fault is not there any more."""
+        file, _, test = self.owner.partition("::")
+        text = (tree / file).read_text() if (tree / file).is_file() else ""
+        if self.owner and f"def {test.partition('[')[0]}" not in text:
+            raise ValueError(f"its owner {self.owner} is not there")
+
     def place_within(self, text: str) -> tuple[int, int]:
         """Return where `old` begins and ends. Raises ValueError where it does not stand there exactly once."""
         old, named = [word for word, _, _ in words_of(self.old)], definitions(text)
@@ -215,10 +222,11 @@ def read_faults(folder: Path) -> list[Fault]:
 
 
 def stale_among(faults: Iterable[Fault], tree: Path) -> Iterator[str]:
-    """A sentence for each that does not apply to the tree."""
+    """A sentence for each that does not apply to the tree, or whose owner is gone."""
     for fault in faults:
         try:
             fault.planted(tree)
+            fault.find_owner(tree)
         except ValueError as error:
             yield f"{STALE:11} {fault.name:12} {fault.file}: {error}"
 

@@ -1,5 +1,6 @@
 """What is typed as MODULE:NAME or FILE.py:NAME is found before it runs, in its repository or the gate's copy of it."""
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -252,3 +253,13 @@ def test_a_name_that_leads_nowhere_is_refused_before_anything_runs(tmp_path: Pat
         with pytest.raises(ValueError, match=words):
             named.check_name("--model", text.format(tmp_path))
     named.check_name("--model", "torch.nn:Linear")
+
+
+def test_a_package_that_is_missing_is_named_with_where_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import no_such_package\n")
+    (tmp_path / "part.py").write_text("import os.no_such_part\n")
+    with pytest.raises(ModuleNotFoundError, match=f"no_such_package'; install it into {re.escape(sys.prefix)}, or add"):
+        named.load(f"{tmp_path}/own.py:build")
+    with pytest.raises(ModuleNotFoundError) as told:
+        named.load(f"{tmp_path}/part.py:build")
+    assert "install" not in str(told.value), "a part of a package that is there cannot be installed"
