@@ -23,7 +23,6 @@ from perf_tests_suite.perf_tests.audit.rounds import (
     OUTLIER_SHARE,
     STUDIED_WARMUP_ROUNDS,
     slow_round,
-    study_rounds,
 )
 from perf_tests_suite.perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
 from perf_tests_suite.perf_tests.predict.counters import counters_of
@@ -142,7 +141,6 @@ def test_the_page_states_the_studys_own_figures() -> None:
         f"by {100 * LEAST_EXCESS:.0f} % of their median",
         f"at most {100 * LEVEL:.0f} % are taken",
         f"takes {processes} processes, {processes + 1} where its set-up computes",
-        f"run {study_rounds('forward', 10)} rounds, or {study_rounds('backward', 10)}, beside",
         f"null below {ENERGY_LEAST_SECONDS:.0f} s of rounds",
     ):
         assert words in text

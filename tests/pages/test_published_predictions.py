@@ -127,7 +127,7 @@ def test_weights_take_the_whole_blocks_that_a_snapshot_shows() -> None:
     assert whole_block_bytes([39 * mib]) == 40 * mib
 
 
-def test_a_small_peak_of_attention_is_mostly_cublas_as_the_page_says() -> None:
+def test_a_small_peak_of_attention_is_mostly_cublas() -> None:
     """Forward passes in a loop hold the former graph."""
     peaks = memory.small_attention_peaks()
     assert max(abs(one.error_with) for one in peaks) <= 0.1
@@ -141,9 +141,6 @@ def test_a_small_peak_of_attention_is_mostly_cublas_as_the_page_says() -> None:
         assert max(abs(one.error_with) for one in found) < 0.03
     errors = [abs(one.error_without) for one in peaks], [abs(one.error_with) for one in peaks]
     assert median(errors[1]) <= 0.02 < median(errors[0])
-    without, with_them = (f"{median(found):.1%}".replace("%", " %") for found in errors)
-    said = f"{len(peaks)} small published peaks of attention alone are predicted within {with_them} in the median "
-    assert f"{said}with them, {without} without" in " ".join(page("predict").split())
 
 
 def test_the_page_says_how_often_ranges_hold_by_class() -> None:

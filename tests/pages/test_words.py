@@ -12,7 +12,7 @@ SEVEN = ("tutorial", "measuring", "gate", "predict", "your-own", "machines", "de
 
 def test_the_readme_the_seven_pages_and_the_courses_page_are_short() -> None:
     assert Prose(README).words <= 750
-    assert sum(Prose(page(name)).words for name in SEVEN) <= 9_400
+    assert sum(Prose(page(name)).words for name in SEVEN) <= 9_000
     assert Prose(page("cs336")).words <= 3_500
     assert {path.stem for path in PAGES} == {"README", "reference", "cs336", *SEVEN}
 
