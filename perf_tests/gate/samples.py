@@ -5,10 +5,11 @@ The first line is the header:
     {"format_version": 1, "kind": "gate-samples", "started": ISO time,
      "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
      "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ...", "engine": number in `ENGINES`,
-     "tests": {"root", "at_base": [id, ...]}}
+     "tests": {"root", "at_base": [id, ...], "typed": [file or id, ...]}}
 
 where `accepted` (limits of `gate.verdicts`), `options`, what else to type to measure a case again, and `engine` may be
-left out. `tests` is there where the cases are tests of the user's: their rootdir, and those that base had of its own.
+left out. `tests` is there where the cases are tests of the user's: their rootdir, those that base had of its own, and
+what was typed, which older samples lack.
 
 A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its cases:
 

@@ -409,7 +409,7 @@ def why_never_compared(cases: Sequence[CaseResult], samples: GateSamples) -> str
     """
     failed = [row for row in samples.of(NoTiming) if row.side == "base" and LOST[row.outcome] == Verdict.FAILED]
     tests, verdicts = samples.header.get("tests", {}), {row.id: row.verdict for row in cases}
-    for row in failed:
+    for row in (row for row in samples.of(NoTiming) if row.side == "base"):
         if row.case in tests.get("at_base", ()) and verdicts[row.case] == Verdict.NEW:
             reason = row.reason.strip().rstrip(".")
             return f"base has {row.case}, and head's version of the test does not run on base's code: {reason}"

@@ -185,6 +185,10 @@ class OutOfTimeError(Exception):
     """The next case would end after the run's time limit."""
 
 
+class MinutesSpentError(Exception):
+    """The minutes of the gate are over, in the middle of a launch pair."""
+
+
 class CaseEndedError(Exception):
     """A side's case failed in a measured round."""
 
@@ -288,6 +292,11 @@ class Measuring:
     """Threads of a worker on a CPU, where both sides are bound to the same cores; None elsewhere."""
     python_of_base: str | None = None
     """The interpreter of base where it is another one."""
+    end: float = math.inf
+    """When `time.monotonic` says so, it stops, whatever is at hand."""
+    fits: Callable[[float, Mapping[str, float]], bool] = lambda launch, cases: True
+    """Whether there is time to decide the cases that a pair has measured, by the seconds of its launch and of each: the
+    first pair ends with the case that does not fit."""
     left_out: set[str] = field(default_factory=set)
     """Cases that a side cannot measure; each has its outcome in the file."""
     calls: dict[str, int] = field(default_factory=dict)
@@ -328,7 +337,7 @@ class Measuring:
                 self._launch_again_or_give_up(error)
 
     def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> None:
-        """Measure each case of `groups` in one launch pair. Raises UnmeasurableError and OSError."""
+        """Measure each case of `groups` in one launch pair. Raises UnmeasurableError, MinutesSpentError and OSError."""
         draw = draw_pair(self.seed, pair)
         self._pair, self.last_stage, self._at_hand, self._sentinels = pair, stage, None, {}
         rows = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
@@ -341,8 +350,10 @@ class Measuring:
         while self._left:
             try:
                 with launched(self.trees, self.tasks, draw, self.python_of_base) as self._workers:
-                    self._measure_cases()
+                    self._measure_cases(start)
             except WorkerEndedError as error:
+                if time.monotonic() >= self.end:
+                    raise MinutesSpentError from error
                 self._launch_again_or_give_up(error)
         for case, of_case in groupby(sorted(set(rows) - set(self._cases)), case_of):
             self.watch.case_begins(f"{case} compile", len(self._cases))
@@ -359,10 +370,13 @@ class Measuring:
         more_rounds = QUADRUPLES_SECONDS[stage] - QUADRUPLES_SECONDS[self.last_stage]
         return self.launch_seconds + sum(self.case_seconds.get(case, 0.0) + more_rounds for case in cases)
 
-    def _measure_cases(self) -> None:
+    def _measure_cases(self, pair_start: float) -> None:
         """Measure the cases left; raises WorkerEndedError as soon as one side fails."""
         self._agree_on_cases()
+        launch_seconds = time.monotonic() - pair_start - sum(self.case_seconds.values())  # of the first pair
         for case in [*self._left]:
+            if time.monotonic() >= self.end:
+                raise MinutesSpentError
             self._at_hand = case
             self.watch.case_begins(case, self._cases.index(case))
             start = time.monotonic()
@@ -371,6 +385,12 @@ class Measuring:
             self.case_seconds[case] = time.monotonic() - start - once_seconds
             self._left.remove(case)
             self._at_hand = None
+            if self._pair == 0 and not self.fits(launch_seconds, self.case_seconds):
+                self._left = []
+                return
+
+    def _within(self, patience_seconds: float) -> float:
+        return max(0.001, min(patience_seconds, self.end - time.monotonic()))
 
     def _measure_compiling(self, rows: Sequence[str], draw: Draw) -> None:
         """Compile a case in fresh processes in turns, each side first with an empty cache, then with what it left."""
@@ -451,7 +471,7 @@ class Measuring:
     def _agree_on_cases(self, measures: bool = True) -> None:
         """Leave out cases that a side lacks or defines differently; tell both sides the order in which to measure."""
         on_purpose = dict.fromkeys(self.differing_fields)
-        for side, answer in receive_all(self._workers, self.start_seconds).items():
+        for side, answer in receive_all(self._workers, self._within(self.start_seconds)).items():
             there: Json = answer["ready"]
             for case in [*self._left]:
                 reason = "it does not know a value of this case"
@@ -472,7 +492,7 @@ class Measuring:
 
     def _measure_case(self, case: str) -> float:
         """The seconds that it took for what only the first launches do."""
-        answers = receive_all(self._workers, self.start_seconds)
+        answers = receive_all(self._workers, self._within(self.start_seconds))
         once_seconds = max(answer.get("once_seconds", 0.0) for answer in answers.values())
         line = None
         if all("warm" in answer for answer in answers.values()):
@@ -489,10 +509,11 @@ class Measuring:
         # To both before either answers: the side released first would build its next case first and then wait longer.
         for worker in warm.values():
             worker.send({"enough": True})
-        answers.update(receive_all(warm, self.start_seconds))
+        answers.update(receive_all(warm, self._within(self.start_seconds)))
         for side, answer in answers.items():
-            if answer["outcome"] is not None:
-                self._note_outcome(case, side, answer["outcome"]["outcome"], answer["outcome"]["reason"])
+            if (outcome := answer["outcome"]) is not None:
+                for one in SIDES if outcome.get("is_of_both") else [side]:
+                    self._note_outcome(case, one, outcome["outcome"], outcome["reason"])
         if line is not None and case not in self.left_out:
             self.samples_file.append(line)
         return float(once_seconds)
@@ -563,7 +584,7 @@ class Measuring:
 
     def _turn(self, side: Side, request: Json, patience_seconds: float) -> Json:
         """What one side measures while the other waits. Raises CaseEndedError where its case ends instead."""
-        answer = self._workers[side].ask(request, patience_seconds)
+        answer = self._workers[side].ask(request, self._within(patience_seconds))
         if "done" in answer:
             raise CaseEndedError(side, answer)
         return answer

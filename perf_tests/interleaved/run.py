@@ -61,6 +61,7 @@ from perf_tests_suite.perf_tests.interleaved.measuring import (
     STEADY,
     GateProgress,
     Measuring,
+    MinutesSpentError,
     OutOfTimeError,
     draw_pair,
     launched,
@@ -176,6 +177,12 @@ class GateRun:
     """Lines on the program of the worst cases that failed."""
     how_long: Callable[[Sequence[str]], str] | None = None
     """Says how long it takes to measure these cases."""
+    _start: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the gate's minutes: tests of the user's may take any time, and get no more, whatever it is for."""
+        return self.plan.seconds - (time.monotonic() - self._start if self.plan.tests is not None else 0.0)
 
 
 Compare = Callable[[GateRun, Trees, GateProgress], None]
@@ -196,7 +203,7 @@ def run_gate(run: GateRun, watch: GateProgress, compare: Compare | None = None) 
         if run.plan.against.compiles:
             add_compile_rows(run)
         run.result = _measure_and_judge(run, trees, watch)
-        if run.result.verdict == RunVerdict.CONTAMINATED:
+        if run.result.verdict == RunVerdict.CONTAMINATED and run.seconds_left > run.plan.seconds / 2:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
             run.result = _measure_and_judge(run, trees, watch)
         if run.plan.python_of_base is None:  # of two builds every operation may differ
@@ -403,6 +410,9 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateR
         if (file := trees.written()) is not None:
             why = f"code under test wrote {file} while it was measured, so that side is no longer what it stands for"
             samples_file.append(Incomparable(f"{why}; let it write to a temporary folder").to_line())
+        if alike := trees.written_alike():
+            told = f"Tests wrote {some_of(alike)} in their own trees, alike on both sides."
+            run.notes = [*dict.fromkeys((*run.notes, told))]
         samples_file.append(End(end).to_line())
     except BaseException:
         # A disk that refused a line refuses this one too; its own exception is propagating.
@@ -428,10 +438,13 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateR
 
 def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
     """Measure pair after pair; why it stopped."""
-    plan, start, pair = run.plan, time.monotonic(), 0
+    plan, start, pair, seconds = run.plan, time.monotonic(), 0, run.seconds_left
     samples = measuring.samples_file.samples
     if samples.of(Incomparable):
         return "finished"
+    if plan.tests is not None:
+        measuring.end = start + seconds
+        measuring.fits = lambda launch, cases: PairCost(launch, cases).needed_seconds(cases, plan.rules) <= seconds
     while plan.seconds:
         has_failed = plan.most_failures and len(failed_cases(samples, plan.rules)) >= plan.most_failures
         if has_failed or measuring.trees.written() is not None:
@@ -440,7 +453,7 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
         cases = [case for case in step.cases if case not in measuring.left_out] if step else []
         if step is None or not cases:
             return "finished"
-        if pair and time.monotonic() - start + measuring.expected_seconds(step.stage, cases) > plan.seconds:
+        if pair and time.monotonic() - start + measuring.expected_seconds(step.stage, cases) > seconds:
             return "budget"
         if not pair and run.how_long is not None:
             measuring.watch.say(run.how_long(cases))
@@ -449,14 +462,18 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
             measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
         except OutOfTimeError:
             return "time_limit"
+        except MinutesSpentError:
+            run.notes.append(f"The minutes ended in launch pair {pair + 1}; what it had measured by then is kept.")
+            return "budget"
         if pair == 0:  # where the time is too short for all cases, fewer are measured well
             measured = {case: measuring.case_seconds[case] for case in plan.cases if case in measuring.case_seconds}
             cost = PairCost(measuring.launch_seconds, measured)
-            left = left_out(samples, cost, plan.rules, plan.seconds - measuring.once_seconds)
-            for case in left:
+            left = left_out(samples, cost, plan.rules, seconds - measuring.once_seconds)
+            unreached = [case for case in cases if case not in measured and case not in measuring.left_out]
+            for case in (*left, *unreached):
                 measuring.samples_file.append(LeftOut(case).to_line())
-            if left:
-                said = too_short_sentence(left, cost, plan.rules, plan.seconds)
+            if left or unreached:
+                said = too_short_sentence(left, cost, plan.rules, plan.seconds, len(unreached))
                 measuring.watch.say(said)
                 run.notes.append(said)
         pair += 1
@@ -497,13 +514,14 @@ def left_out(samples: GateSamples, cost: PairCost, rules: Rules, seconds: float)
     return [case for case in samples.cases if case in cost.case_seconds and case not in kept]
 
 
-def too_short_sentence(left: Sequence[str], cost: PairCost, rules: Rules, seconds: float) -> str:
-    cases = len(cost.case_seconds)
+def too_short_sentence(left: Sequence[str], cost: PairCost, rules: Rules, seconds: float, unreached: int = 0) -> str:
+    """Say which cases get the time; `unreached` are those that were not measured once, so nobody knows their need."""
+    cases, needed = len(cost.case_seconds), cost.needed_seconds(cost.case_seconds, rules) / 60
+    need = "" if unreached else f", which need about {needed:.0f} min"
+    which = "as many as they suffice for" if unreached else "those with changed counters first, then the cheapest"
     return (
-        f"{seconds / 60:.3g} min are too short for {how_many(cases, 'case')}, which need about "
-        f"{cost.needed_seconds(cost.case_seconds, rules) / 60:.0f} min (--gate-minutes): after the first pair the "
-        f"time goes to {cases - len(left)} of them, those with changed counters first, then the cheapest; the rest is "
-        "left UNDECIDED."
+        f"{seconds / 60:.3g} min are too short for {how_many(cases + unreached, 'case')}{need} (--gate-minutes): after "
+        f"the first pair the time goes to {cases - len(left)} of them, {which}; the rest is left UNDECIDED."
     )
 
 
@@ -564,7 +582,11 @@ def _header(run: GateRun, trees: Trees, seed: int) -> tuple[Json, list[str]]:
         },
         "options": plan.options,
         **({} if plan.repository.holds_suite else {"suite": str(SUITE)}),
-        **({} if plan.tests is None else {"tests": {"root": plan.root, "at_base": sorted(run.had)}}),
+        **(
+            {}
+            if plan.tests is None
+            else {"tests": {"root": plan.root, "at_base": sorted(run.had), "typed": [*plan.tests]}}
+        ),
         "cases": [{"id": case_id, "identity": case.identity()} for case_id, case in plan.cases.items()],
         "started": datetime.now(UTC).isoformat(),
         "accepted": [asdict(entry) for entry in accepted],

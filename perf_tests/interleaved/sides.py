@@ -12,10 +12,11 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from filecmp import cmp
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,10 @@ NOT_MEASURED = (":(exclude).benchmarks", ":(exclude,glob)**/__pycache__/**")
 
 TREES = "perf-tests-gate-"
 """How the name of the folder of both trees begins, in the system's temporary folder."""
+
+
+CODE = {".py", ".pth", ".so", ".pyd", ".dll", ".dylib", ".toml", ".cfg", ".ini"}
+"""How names of code, and of what says how it runs, end."""
 
 
 State = tuple[int, int, int] | None
@@ -81,6 +86,8 @@ class Trees:
     base: Path
     head: Path
     repository: Repository
+    differed: Set[str] | None = None
+    """Files, by name, that the two did not have alike at first; None where nobody knows."""
     _states: dict[tuple["Side", Path], State] = field(default_factory=dict)
 
     def seal(self) -> None:
@@ -94,12 +101,27 @@ class Trees:
     def written(self) -> str | None:
         """Name a file that was written, moved or removed since `seal`, and its side; None where none was.
 
-        A change of content that is taken back shows too. Files that were not there count for nothing.
+        A change of content that is taken back shows too. Files that were not there count for nothing, nor does what is
+        `written_alike`.
         """
+        return next(
+            (f"{file} in the tree of {side}" for side, file in self._written() if not self._is_alike(file)), None
+        )
+
+    def written_alike(self) -> list[str]:
+        """Name the files that were written, are no code, and have still one content on both sides."""
+        return sorted({str(file) for _, file in self._written() if self._is_alike(file)})
+
+    def _written(self) -> Iterator[tuple["Side", Path]]:
         for (side, file), state in self._states.items():
             if _state((self.base if side == "base" else self.head) / file) != state:
-                return f"{file} in the tree of {side}"
-        return None
+                yield side, file
+
+    def _is_alike(self, file: Path) -> bool:
+        if self.differed is None or str(file) in self.differed or file.suffix in CODE:
+            return False
+        one, other = self.base / file, self.head / file
+        return one.is_file() and other.is_file() and cmp(one, other, shallow=False)
 
     def move(self, base_name: str, head_name: str) -> None:
         """Rename both trees, to names of one length, so that no path is tied to a side."""

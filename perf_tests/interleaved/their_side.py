@@ -36,7 +36,7 @@ LONG_SECONDS = 1.0
 NOT_ASKED = dict.fromkeys(
     ("benchmark_skip", "benchmark_only", "benchmark_disable", "benchmark_autosave", "benchmark_save", "benchmark_json",
      "benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile", "maxfail", "basetemp",
-     "usepdb", "lf", "failedfirst", "stepwise"),
+     "usepdb", "lf", "failedfirst", "stepwise", "codspeed"),
 ) | {"benchmark_enable": True, "continue_on_collection_errors": True}  # fmt: skip
 """Options of theirs, perhaps from their configuration, that would disarm the gate, end it, or write beside it."""
 
@@ -50,6 +50,7 @@ def serve_tests(channel: Channel, task: Json, recorder: Recorder | None = None) 
     With a `recorder` they are not measured: each is called a few times, and what that was is told.
     """
     plugin = TheirSide(channel, task, recorder)
+    sys.argv[:] = [str(Path(sys.executable).with_name("pytest")), *task["words"]]  # as tests of theirs may read it
     BenchmarkFixture.__call__ = plugin.benchmark  # type: ignore[method-assign]  # whatever fixture of theirs wraps it
     BenchmarkFixture.pedantic = plugin.pedantic  # type: ignore[method-assign]
     code = pytest.main(task["words"], plugins=[plugin])
@@ -57,7 +58,8 @@ def serve_tests(channel: Channel, task: Json, recorder: Recorder | None = None) 
         return None
     sys.stdout.flush()
     said = os.pread(1, 1 << 20, 0).decode(errors="replace")  # the log
-    return plugin.trouble or _why_nothing_ran(said) or f"pytest ended with {code}"
+    why = plugin.trouble or _why_nothing_ran(said) or f"pytest ended with {code}"
+    return why.replace(f"{Path(task['tree']).resolve()}/", "")
 
 
 def _why_nothing_ran(printed: str) -> str:
@@ -136,13 +138,19 @@ def uses_gpu() -> bool:
 def why_not_served(item: pytest.Item) -> str | None:
     """Why a test is refused before it runs; None for any other."""
     marks = [mark for mark in item.iter_markers() if "benchmark" in mark.name]
-    if "benchmark" not in getattr(item, "fixturenames", ()):
+    fixtures = getattr(item, "fixturenames", ())
+    if "benchmark" not in fixtures and "codspeed_benchmark" in fixtures:
+        return "it uses the fixture `codspeed_benchmark`; the gate serves `benchmark`"
+    if "benchmark" not in fixtures:
         return "it has the mark without the fixture `benchmark`" if marks else None
     function = getattr(item, "obj", None)
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "it is async; call the loop within a plain function, as in `benchmark(asyncio.run, ...)`"
     return None
 
+
+PORT_IN_USE = "address already in use"
+"""What the system says, in any case of letters, of a port that somebody has."""
 
 OWN_TIMER = "it has a timer of its own; the gate compares by its clocks alone"
 
@@ -161,6 +169,8 @@ class TheirSide:
     """Why the current test has no rounds."""
     _failed: dict[str, str] = field(default_factory=dict)
     """Why a file was not collected."""
+    _skipped: dict[str, str] = field(default_factory=dict)
+    """Why a file skips all of its tests."""
     _test: str = ""
     _calls: Calls | None = None
     _found: dict[str, Json] = field(default_factory=dict)
@@ -169,11 +179,13 @@ class TheirSide:
     # The session.
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_configure(self, config: pytest.Config) -> None:
+    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+        """Change options before any plugin is configured: pytest-codspeed would replace `benchmark`."""
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             self.trouble = "tests that run side by side, as pytest-xdist runs them, disturb each other; add -n 0"
             raise pytest.UsageError(self.trouble)
         vars(config.option).update({name: value for name, value in NOT_ASKED.items() if hasattr(config.option, name)})
+        os.environ.pop("CODSPEED_ENV", None)
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         # It would count the other side's turns.
@@ -182,6 +194,9 @@ class TheirSide:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._failed[report.nodeid] = last_error_line(report.longreprtext).removeprefix("E").strip()
+        elif report.skipped:
+            why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            self._skipped[report.nodeid] = why.removeprefix("Skipped: ")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(
@@ -200,6 +215,7 @@ class TheirSide:
             "ready": {name: self._identity(item) for name, item in tests.items() if name not in refused},
             "refused": refused,
             "failed": self._failed,
+            "skipped": self._skipped,
             "others": len(items) - len({*tests, *refused}),
             "files": sorted(self._files(config, items)),
             "root": os.path.relpath(config.rootpath),
@@ -249,6 +265,10 @@ class TheirSide:
                 words = (crash.message if crash else report.longreprtext).strip().splitlines()[0]
                 place = f"{os.path.relpath(crash.path)}:{crash.lineno}: " if crash else ""
                 self.outcome = {"outcome": "error", "reason": f"{place}{words}"}
+                if PORT_IN_USE in (report.longreprtext + report.capstderr + report.caplog).lower():
+                    why = "both sides run it at once, and it binds a port that is taken; let it bind port 0"
+                    said = f"{why} ({self.outcome['reason']})"
+                    self.outcome = {"outcome": "unsupported", "reason": said, "is_of_both": True}
         return report
 
     @pytest.hookimpl(wrapper=True)

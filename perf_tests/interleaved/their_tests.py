@@ -3,6 +3,7 @@
 Head's test files measure both sides, as the suite's do: a test that changed is the same test on either.
 """
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -40,6 +41,8 @@ from perf_tests_suite.perf_tests.records.record import Json, how_many
 
 SECONDS_OF_A_TEST = 60.0
 """Time limit of a rehearsal, beside that of the start, for each test."""
+SHARE_OF_REHEARSAL = 0.5
+"""A rehearsal takes no more of the gate's minutes; else all tests are measured as if they ran other programs."""
 
 
 def compare_tests(run: GateRun, trees: Trees, watch: GateProgress) -> None:
@@ -48,6 +51,7 @@ def compare_tests(run: GateRun, trees: Trees, watch: GateProgress) -> None:
     Raises UnmeasurableError where head has no test to measure.
     """
     plan = run.plan
+    trees.differed = frozenset(differing(trees.base, trees.head))
     head, base = _collected(plan, trees)
     at_base = {} if isinstance(base, str) else {**base["ready"], **base["refused"]}
     here = {**head["ready"], **head["refused"]}
@@ -58,11 +62,17 @@ def compare_tests(run: GateRun, trees: Trees, watch: GateProgress) -> None:
     run.plan = plan = replace(plan, cases=cases, ids_at_base={name: name for name in cases}, root=head["root"])
     if head["others"]:
         run.notes.append(f"{how_many(head['others'], 'test')} without the fixture `benchmark` did not run.")
+    if skipped := head["skipped"]:
+        run.notes.append(f"{how_many(len(skipped), 'file')} skipped all tests: {_first_of(skipped)}.")
     for name, why in head["refused"].items():
         run.known += [NoTiming(name, side, "unsupported", why) for side in SIDES]
     run.known += [NoTiming(name, "head", ABSENT, "the test is gone") for name in gone]
     if isinstance(base, str) or base["root"] != head["root"]:
-        why = base if isinstance(base, str) else f"its rootdir is {base['root']}, head's {head['root']}"
+        why = (
+            _hinted(base, plan, trees)
+            if isinstance(base, str)
+            else f"its rootdir is {base['root']}, head's {head['root']}"
+        )
         run.known.append(Incomparable(f"base's own tests cannot be collected: {why}"))
         return
     if (file := trees.written()) is not None:
@@ -94,16 +104,37 @@ def _collected(plan: GatePlan, trees: Trees) -> tuple[Json, Json | str]:
                 answers[side] = error
     head = answers["head"]
     if isinstance(head, WorkerEndedError):
-        raise UnmeasurableError(f"{head}.")
+        raise UnmeasurableError(f"{_hinted(str(head), plan, trees)}.")
     for file, why in head["failed"].items():
-        raise UnmeasurableError(f"{file} cannot be collected: {why.rstrip('.')}.")
+        raise UnmeasurableError(f"{file} cannot be collected: {_hinted(why.rstrip('.'), plan, trees)}.")
     if not head["ready"]:
-        refused = [f"; of the first, {name}: {why}" for name, why in head["refused"].items()]
-        raise UnmeasurableError(
-            f"{' '.join(files)} has no test to gate, which uses the fixture `benchmark`{''.join(refused[:1])}."
-        )
+        refused = {**head["skipped"], **head["refused"]}
+        of_first = f"; of the first, {_first_of(refused)}" if refused else ""
+        raise UnmeasurableError(f"{' '.join(files)} has no test to gate, which uses the fixture `benchmark`{of_first}.")
     base = answers.get("base", {"ready": {}, "refused": {}, "root": head["root"]})
     return head, str(base) if isinstance(base, WorkerEndedError) else base
+
+
+def _first_of(reasons: Mapping[str, str]) -> str:
+    name, why = next(iter(reasons.items()))
+    return f"{name}: {why.rstrip('.')}"
+
+
+MISSING = re.compile(r"No module named '([\w.]+)'|cannot import name '(\w+)' from [^']*'([\w.]+)'")
+
+
+def _hinted(why: str, plan: GatePlan, trees: Trees) -> str:
+    """The same, and of a module that is not there because no side has what git ignores, how both get it."""
+    if (found := MISSING.search(why)) is None:
+        return why
+    root, place = plan.repository.root, (found[1] or f"{found[3]}.{found[2]}").replace(".", "/")
+    files = (file for folder in plan.repository.import_path for file in folder.glob(f"{place}.*"))
+    for name in (file.relative_to(root) for file in files if file.suffix in (".py", ".so", ".pyd")):
+        if not (trees.head / name).exists():
+            ignores = f"git ignores {name}, so no side has it; commit it (`git add -f {name}`)"
+            return f"{why}; {ignores}, or install each side in an environment (--against-python)"
+    has_submodules = (root / ".gitmodules").exists()
+    return f"{why}; what lies in a submodule is on no side" if has_submodules else why
 
 
 def _rehearse(run: GateRun, trees: Trees, names: list[str]) -> None:
@@ -124,7 +155,10 @@ def _rehearse(run: GateRun, trees: Trees, names: list[str]) -> None:
             common = [name for name in names if all(name in there[side]["ready"] for side in SIDES)]
             for worker in workers.values():
                 worker.send({"order": common})
-            answers = receive_all(workers, START_SECONDS + SECONDS_OF_A_TEST * len(common))
+            patience_seconds = START_SECONDS + SECONDS_OF_A_TEST * len(common)
+            if plan.seconds:
+                patience_seconds = max(0.001, min(patience_seconds, SHARE_OF_REHEARSAL * run.seconds_left))
+            answers = receive_all(workers, patience_seconds)
     except WorkerEndedError as error:
         if error.cannot_start and error.side == "head":
             raise UnmeasurableError(f"{error}.") from error
@@ -158,7 +192,8 @@ def _lost(run: GateRun, name: str, found: Mapping[Side, Mapping[str, Json]]) -> 
     for side in SIDES:
         if (outcome := found[side][name]["outcome"]) is not None:
             is_new = side == "base" and name not in run.had and found["head"][name]["outcome"] is None
-            yield NoTiming(name, side, ABSENT if is_new else outcome["outcome"], outcome["reason"])
+            for one in SIDES if outcome.get("is_of_both") else [side]:
+                yield NoTiming(name, one, ABSENT if is_new else outcome["outcome"], outcome["reason"])
 
 
 def _counters(name: str, found: Mapping[Side, Mapping[str, Json]]) -> list[SampleEvent]:

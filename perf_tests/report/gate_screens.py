@@ -291,8 +291,9 @@ def reproduce_command(case_id: str, header: Json, minutes: float | None = None) 
     if minutes is not None:
         typed = f"{re.sub(r'--gate-minutes[= ][^ ]+ ?', '', typed)} --gate-minutes {math.ceil(minutes)}"
     if tests := header.get("tests"):
-        place = os.path.normpath(f"{tests.get('root')}/{case_id}")
-        return f"{named.program()} run {shlex.quote(place)} {shlex.join(shlex.split(typed))}"
+        root = tests.get("root")
+        places = [os.path.normpath(f"{root}/{case_id}")] if case_id else tests.get("typed") or [root]
+        return f"{named.program()} run {shlex.join([*places, *shlex.split(typed)])}"
     options, suite, place = shlex.split(typed), Path(header.get("suite") or named.SUITE), case_id or "perf_tests"
     if options[:2] == named.CONFIGURED:
         return named.as_typed_here([*named.CONFIGURED, f"{named.SUITE}/{place}", *options[2:]])

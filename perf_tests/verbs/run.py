@@ -178,6 +178,10 @@ def refuse_without_a_base(words: Sequence[str], tests: Sequence[str] = ()) -> No
         root = repository_around([test.partition("::")[0] for test in tests], Path.cwd(), is_built=False).root
         find_commit(root, typed["against"])
     elif all(place in ("", "hf") or place.endswith(".py") for place in places):
+        for before, word in pairwise(["", *_sorted_words(words)[2]]):
+            file = word.partition("::")[0]
+            if file.endswith(".py") and not word.startswith("-") and not before.startswith("-"):
+                raise ValueError(f"There is no file {file}, seen from {Path.cwd()}.")
         find_base(repository_of(named, Path.cwd(), typed["bisect"]), typed["against"])
     if typed["gate_minutes"] is None or set(typed["gate_minutes"]) - {*"0."}:  # a gate of 0 minutes measures nothing
         with alone():

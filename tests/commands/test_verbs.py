@@ -324,6 +324,8 @@ def test_git_and_the_lock_are_asked_before_pytest_starts(
     git(theirs, "init", "-q", "-b", "main")
     commit(theirs)
     typed = ("run", "--model=bench_x.py:build", "--against")
+    code, _, said = verb("run", "tests/none.py::test_a", "--against", "main")
+    assert (code, "There is no file tests/none.py, seen from" in said, execv.called) == (4, True, False), said
     code, _, said = verb(*typed, "mian")
     assert (code, "did you mean main?" in said, execv.called) == (4, True, False), said
     with alone():

@@ -203,9 +203,13 @@ def test_a_printed_command_runs_in_the_folder_where_it_is_read(tmp_path: Path, m
         monkeypatch.chdir(folder)
         monkeypatch.setenv("PATH", on_path)
         assert said(result(), "SLOWER: forward", HEADER | {"options": options}).endswith(f" Again: {command}")
-    tests = {"root": "../lib", "at_base": []}  # of the user's, typed in another folder than their rootdir
-    again = said(result(), "SLOWER: forward", HEADER | {"options": "--against=main -k 'a b'", "tests": tests})
+    tests = {"root": "../lib", "at_base": [], "typed": ["../lib/a b", "c.py::d"]}  # of the user's, below their rootdir
+    header = HEADER | {"options": "--against=main -k 'a b'", "tests": tests}
+    again = said(result(), "SLOWER: forward", header)
     assert again.endswith(f" Again: perf-tests run '../lib/{case_id}' --against=main -k 'a b'")
+    many = result([replace(NOISY, effect=None)] * 2, [], verdict=RunVerdict.PASSED)
+    command = "perf-tests run '../lib/a b' c.py::d --against=main -k 'a b'"
+    assert said(many, "UNDECIDED: ", header).endswith(f" To decide: {command}")
 
 
 def test_a_case_whose_counters_rose_is_not_ok_alone_and_the_last_line_counts_such_cases() -> None:

@@ -132,6 +132,7 @@ def test_a_test_of_the_users_that_base_had_is_never_green_where_it_does_not_run_
     lost: Json = {"event": "outcome", "case": case, "side": "base", "outcome": "error", "reason": "no such name."}
     for events, at_base, code, words in (
         ([lost], [case], 4, f"base has {case}, and head's version of the test does not run on base's code: no such"),
+        ([{**lost, "outcome": "unsupported"}], [case], 4, "head's version of the test does not run on base's code"),
         ([lost], [], 0, ""),
         ([lost, {**lost, "side": "head"}], [case], 0, ""),  # it runs nowhere
         ([{**lost, "case": each.id, "side": side} for each in QUIET for side in ("base", "head")], [], 4,

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import product
@@ -38,7 +39,7 @@ def measured(
             trees=Trees(folder, *sides, Repository(folder)), tasks={side: {} for side in SIDES},
             ids_on_side={side: {case: case for case in CASES} for side in SIDES},
             identities=dict.fromkeys(CASES, fields), seed=7, samples_file=samples_file, watch=Mock(),
-            start_seconds=20, answer_seconds=1, **more,
+            start_seconds=20, **{"answer_seconds": 1, **more},
         )  # fmt: skip
         if counts:
             run.count(CASES)
@@ -140,6 +141,33 @@ def test_a_side_that_cannot_count_says_why_and_costs_no_case_its_time(tmp_path: 
         uncounted = samples.of(lines.Uncounted)
         assert sorted(row.case for row in uncounted) == (sorted(CASES) if side else [])
         assert all(row.side == side and words in row.reason for row in uncounted)
+
+
+def test_the_first_pair_ends_with_the_case_that_does_not_fit(tmp_path: Path) -> None:
+    asked: list[tuple[float, int]] = []
+
+    def fits(launch_seconds: float, cases: dict[str, float]) -> bool:
+        asked.append((launch_seconds, len(cases)))
+        return len(cases) < 2
+
+    samples, _ = measured(tmp_path, pairs=2, fits=fits)
+    pairs = [line.pair for line in samples.measurements]
+    assert (pairs, len(samples.of(lines.PairTime))) == ([0, 0, 1, 1, 1], 2)
+    assert [cases for _, cases in asked] == [1, 2]
+    assert all(0 < launch_seconds < 20 for launch_seconds, _ in asked)
+
+
+def test_a_pair_ends_with_the_minutes_and_what_is_measured_is_kept(tmp_path: Path) -> None:
+    """In a round that hangs, which is then no fault of its case, and before a launch has said which cases it has."""
+    (last,) = module.draw_order(7, 0, [CASES])[-1:]
+    end = time.monotonic() + 3
+    with pytest.raises(module.MinutesSpentError):
+        measured(tmp_path / "a", head={"faults": {last: "hangs in a round"}}, end=end, answer_seconds=60)
+    assert time.monotonic() >= end
+    samples = read_samples(tmp_path / "a/samples.jsonl")
+    assert ({line.case for line in samples.measurements}, outcomes(samples)) == ({*CASES} - {last}, [])
+    with pytest.raises(module.MinutesSpentError):
+        measured(tmp_path / "b", end=0.0)
 
 
 FATAL = {"dies": "SIGKILL", "hangs in a round": "no answer", "raises": "ValueError: planted"}

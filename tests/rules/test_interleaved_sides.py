@@ -53,6 +53,24 @@ def test_two_trees_have_the_same_model_where_every_file_is_the_same_byte_for_byt
         assert differing(found.base / "model", model) == ["sizes.py"]
 
 
+def test_what_is_written_counts_unless_it_is_data_that_both_sides_have_alike_before_and_after(clone: Path) -> None:
+    commit(write(clone, dict.fromkeys(("a/b.json", "a/c.json", "d.py"), "x")))
+    write(clone, {"a/c.json": "y"})
+    with planted(Repository(clone), find_commit(clone, "HEAD")) as found:
+        sides_of = (found.base, found.head)
+        write(found.base, {"a/b.json": "1"})
+        assert found.written() == "a/b.json in the tree of base", "where nobody knows what differed"
+        found.differed = frozenset(differing(*sides_of)) - {"a/b.json"}
+        assert (found.written(), found.written_alike()) == ("a/b.json in the tree of base", [])
+        write(found.head, {"a/b.json": "1"})
+        assert (found.written(), found.written_alike()) == (None, ["a/b.json"])
+        for name in ("a/c.json", "d.py"):
+            for side in sides_of:
+                write(side, {name: "1"})
+            assert found.written() == f"{name} in the tree of base"
+            found.seal()
+
+
 def test_code_that_both_sides_take_from_head_has_no_base(clone: Path) -> None:
     """Base would be measured as head, and called the same."""
     for file, why in (("perf_tests/kernels/mine.py", "is the same on both sides"), ("kernels/mine.py", None)):

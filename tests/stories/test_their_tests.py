@@ -10,6 +10,7 @@ import pytest
 
 from perf_tests_suite.perf_tests.gate.samples import GateSamples, Rules, read_samples, rules_from_settings
 from perf_tests_suite.perf_tests.gate.verdicts import GateResult, conclude
+from perf_tests_suite.perf_tests.interleaved.run import GateRun, PairCost
 from perf_tests_suite.perf_tests.run.their_tests import gate_their_tests
 from tests.support.git_repository import commit, git
 from tests.support.same_programs import write
@@ -181,6 +182,7 @@ def test_operations_of_torch_are_counted_and_more_of_them_fail(theirs: Path, gat
 
 REFUSED = """
 import time
+from pathlib import Path
 import pytest
 from lib import square
 
@@ -211,6 +213,10 @@ def test_twice(benchmark):
 def test_skipped(benchmark):
     pytest.skip("no room")
 
+def test_writes(benchmark):
+    benchmark(square, 1)
+    Path(__file__).with_name("out.json").write_text("[]")
+
 def test_never(benchmark):
     pass
 
@@ -223,11 +229,14 @@ def test_raises(benchmark):
 def test_what_cannot_be_served_is_refused_by_name_and_what_raises_at_head_alone_fails(
     theirs: Path, gated: Gate
 ) -> None:
+    write(theirs, {"tests/out.json": "{}"})
     commit(write(theirs, {"tests/bench_x.py": REFUSED + "\ndef test_gone(benchmark):\n    benchmark(square, 1)\n"}))
     write(theirs, {"tests/bench_x.py": REFUSED, "src/lib/__init__.py": LIBRARY.replace("x * x", "x * x + 1")})
     ended = gated()
     assert ended.code == 1, ended.output + ended.errors
     rows = {row.id.partition("::")[2]: (str(row.verdict), row.explanation) for row in ended.result.cases}
+    assert "Tests wrote tests/out.json in their own trees, alike on both sides." in ended.output
+    assert rows.pop("test_writes") == ("NOT MEASURED", "--gate-minutes 0 measures no time")
     assert rows.pop("test_gone") == ("GONE", "head does not have it: the test is gone")
     verdict, why = rows.pop("test_raises")
     assert (verdict, re.fullmatch(r"head failed: tests/bench_x\.py:\d+: assert 5 == 4", why) is not None) == (
@@ -272,6 +281,106 @@ def test_a_test_that_base_had_is_never_green_where_it_cannot_run_there(theirs: P
     assert ended.code == 4
 
 
+LIKE_CODSPEED = """
+import os
+import pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--codspeed", action="store_true")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    if config.getoption("--codspeed") or "CODSPEED_ENV" in os.environ:
+        raise pytest.UsageError("the fixture `benchmark` is codspeed's")
+"""
+FOR_CODSPEED = """
+import sys
+import pytest
+from lib import square
+
+if sys.argv[1:] != ["tests", "-p", "like_codspeed", "--codspeed"]:
+    pytest.skip(f"it runs with --codspeed, not {sys.argv}", allow_module_level=True)
+
+def test_a(benchmark):
+    benchmark(square, 1)
+
+def test_b(codspeed_benchmark):
+    codspeed_benchmark(square, 1)
+
+@pytest.fixture
+def codspeed_benchmark():
+    return lambda call, *given: call(*given)
+"""
+
+
+def test_tests_of_codspeed_are_gated_by_the_fixture_of_pytest_benchmark(
+    theirs: Path, gated: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plugin comes first where it is switched on, and tests look for its option in `sys.argv`."""
+    monkeypatch.setenv("CODSPEED_ENV", "1")
+    skips = "import pytest\npytest.skip('no room', allow_module_level=True)\n"
+    write(theirs, {"src/like_codspeed.py": LIKE_CODSPEED, "tests/bench_x.py": FOR_CODSPEED, "tests/bench_s.py": skips})
+    commit(theirs)
+    words = ("-p", "like_codspeed", "--codspeed")
+    ended = gated(*words, tests=("tests/",))
+    verdicts = {"test_a": "SAME", "test_b": "NOT MEASURED"}
+    assert (ended.code, ended.verdicts) == (4, verdicts), ended.output + ended.errors
+    assert "it uses the fixture `codspeed_benchmark`; the gate serves `benchmark`" in ended.output
+    assert "1 file skipped all tests: tests/bench_s.py: no room." in ended.output
+    ended = gated(*words, tests=("tests/bench_s.py",))
+    assert (ended.code, "of the first, tests/bench_s.py: no room." in ended.errors) == (4, True), ended.errors
+
+
+ON_A_PORT = """
+import errno
+from pathlib import Path
+import pytest
+from lib import square
+
+@pytest.fixture
+def server():
+    with Path({place!r}).open("a+") as file:
+        file.write("once\\n")
+        file.seek(0)
+        if len(file.readlines()) == {taken}:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+
+def test_served(benchmark, server):
+    benchmark(square, 1)
+"""
+
+
+@pytest.mark.parametrize("taken", [2, 4], ids=["as both are rehearsed", "as both are measured"])
+def test_a_port_that_both_sides_bind_is_no_fault_of_the_side_that_comes_second(
+    theirs: Path, gated: Gate, taken: int
+) -> None:
+    write(theirs, {"tests/bench_x.py": ON_A_PORT.format(place=str(theirs.parent / "starts"), taken=taken)})
+    commit(theirs)
+    ended = gated("--gate-measure-same", minutes=1)
+    assert (ended.code, ended.verdicts) == (4, {"test_served": "NOT MEASURED"}), ended.output + ended.errors
+    assert "it binds a port that is taken; let it bind port 0 (tests/bench_x.py:13: OSError: " in ended.output
+    assert len((theirs.parent / "starts").read_text().splitlines()) == taken
+
+
+def test_minutes_that_end_leave_undecided_what_was_not_measured(
+    theirs: Path, gated: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that there is no time to decide, and then none at all."""
+    write(theirs, {"src/lib/__init__.py": LIBRARY.replace("x * x", "x**2")})
+    monkeypatch.setattr(PairCost, "needed_seconds", lambda self, cases, rules: 1e9 * (len([*cases]) > 1))
+    ended = gated(minutes=1)
+    assert [line.pair for line in ended.samples.measurements][:4] == [0, 0, 1, 2], ended.output
+    kept = {line.case.partition("::")[2] for line in ended.samples.measurements if line.pair}
+    left = [name for name, verdict in ended.verdicts.items() if verdict == "UNDECIDED"]
+    assert (ended.code, len(kept), {*left} | kept) == (0, 1, {*ALL}), ended.output
+    assert "too short for 4 cases (--gate-minutes): after the first pair the time goes to 1 of them" in ended.output
+    monkeypatch.setattr(GateRun, "seconds_left", 0.0)
+    ended = gated(minutes=1)
+    assert (ended.samples.end, ended.samples.measurements) == ("budget", [])
+    assert {row.why_measured.partition(":")[0] for row in ended.result.cases} == {"head could not run each once"}
+    assert "The minutes ended in launch pair 1; what it had measured by then is kept." in ended.output
+
+
 def test_a_conftest_that_fails_on_base_leaves_nothing_to_compare(theirs: Path, gated: Gate) -> None:
     commit(write(theirs, {"tests/conftest.py": "import lib\nlib.gone\n"}))
     write(theirs, {"tests/conftest.py": FILES["tests/conftest.py"]})
@@ -286,6 +395,8 @@ def refusals(theirs: Path) -> list[tuple[dict[str, Any], str]]:
     write(theirs, {
         "tests/bench_none.py": "def test_a(): pass\n", "tests/bench_broken.py": "import nothing_of_the_kind\n",
         "out/bench_ignored.py": "def test_a(benchmark): benchmark(int)\n",
+        ".gitignore": "out/\n_version.py\n", "src/lib/_version.py": "",
+        "tests/bench_of_ignored.py": "from lib import _version\n",
         "tests/bench_stray.py": f"import sys\nsys.path.insert(0, {str(theirs / 'src')!r})\nimport lib\n"
                                 "def test_a(benchmark): benchmark(lib.square, 1)\n",
     })  # fmt: skip
@@ -293,6 +404,8 @@ def refusals(theirs: Path) -> list[tuple[dict[str, Any], str]]:
         ({"tests": ("tests/bench_none.py",)}, "tests/bench_none.py has no test to gate"),
         ({"tests": ("tests/bench_broken.py",)}, "tests/bench_broken.py cannot be collected: ModuleNotFoundError"),
         ({"tests": ("out/bench_ignored.py",)}, "git ignores out/bench_ignored.py"),
+        ({"tests": ("tests/bench_of_ignored.py",)}, "commit it (`git add -f src/lib/_version.py`), or install each"),
+        ({"tests": ("tests/bench_x.py::test_none",)}, "ERROR: not found: tests/bench_x.py::test_none."),
         ({"tests": ("tests/bench_stray.py",)}, "lib/__init__.py of the working tree, which would be measured as both"),
         ({"tests": ("tests/bench_x.py", "../elsewhere/bench_y.py")}, "gate each"),
         ({"tests": ("../elsewhere/bench_y.py",)}, "is in none"),
