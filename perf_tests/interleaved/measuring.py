@@ -293,7 +293,7 @@ class Measuring:
     python_of_base: str | None = None
     """The interpreter of base where it is another one."""
     end: float = math.inf
-    """When `time.monotonic` says so, it stops, whatever is at hand."""
+    """The time of `time.monotonic` at which it stops, whatever is at hand."""
     fits: Callable[[float, Mapping[str, float]], bool] = lambda launch, cases: True
     """Whether there is time to decide the cases that a pair has measured, by the seconds of its launch and of each: the
     first pair ends with the case that does not fit."""
@@ -645,12 +645,18 @@ def launched(
 
 
 def receive_all(workers: Mapping[Side, WorkerProcess], patience_seconds: float = START_SECONDS) -> dict[Side, Json]:
-    """An answer of each side. Of two WorkerEndedErrors it raises the graver: head's code cannot be used."""
+    """An answer of each side, all within this time. Of two WorkerEndedErrors it raises the graver: head's code cannot
+    be used.
+    """
     answers: dict[Side, Json] = {}
     troubles: list[WorkerEndedError] = []
+    end = time.monotonic() + patience_seconds
     for side, worker in workers.items():
+        left_seconds = end - time.monotonic()
+        if troubles and left_seconds <= 0:
+            break
         try:
-            answers[side] = worker.receive(patience_seconds)
+            answers[side] = worker.receive(max(0.001, left_seconds))
         except WorkerEndedError as error:
             troubles.append(error)
     if troubles:

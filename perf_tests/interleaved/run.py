@@ -181,7 +181,7 @@ class GateRun:
 
     @property
     def seconds_left(self) -> float:
-        """Of the gate's minutes: tests of the user's may take any time, and get no more, whatever it is for."""
+        """Return the rest of the minutes: tests of the user's, which may take any time, get no more for anything."""
         return self.plan.seconds - (time.monotonic() - self._start if self.plan.tests is not None else 0.0)
 
 

@@ -170,6 +170,20 @@ def test_a_pair_ends_with_the_minutes_and_what_is_measured_is_kept(tmp_path: Pat
         measured(tmp_path / "b", end=0.0)
 
 
+def test_both_sides_together_answer_within_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def hangs(patience_seconds: float) -> Json:
+        asked.append(patience_seconds)
+        raise module.WorkerEndedError("no answer", None)
+
+    monkeypatch.setattr(module, "time", Mock(monotonic=Mock(side_effect=[0.0, 0.0, 7.0])))
+    workers: Any = dict.fromkeys(SIDES, Mock(receive=hangs))
+    with pytest.raises(module.WorkerEndedError):
+        module.receive_all(workers, 7.0)
+    assert asked == [7.0]
+
+
 FATAL = {"dies": "SIGKILL", "hangs in a round": "no answer", "raises": "ValueError: planted"}
 
 
