@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests_suite.perf_tests.bench.workers import WorkerProcess, start_worker
+from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
 from perf_tests_suite.perf_tests.gate import samples as lines
 from perf_tests_suite.perf_tests.gate.samples import SIDES, GateSamples, read_samples
 from perf_tests_suite.perf_tests.gate.statistics import decide_clock
@@ -175,11 +175,11 @@ def test_both_sides_together_answer_within_the_time_of_one(monkeypatch: pytest.M
 
     def hangs(patience_seconds: float) -> Json:
         asked.append(patience_seconds)
-        raise module.WorkerEndedError("no answer", None)
+        raise WorkerEndedError("no answer", None)
 
     monkeypatch.setattr(module, "time", Mock(monotonic=Mock(side_effect=[0.0, 0.0, 7.0])))
     workers: Any = dict.fromkeys(SIDES, Mock(receive=hangs))
-    with pytest.raises(module.WorkerEndedError):
+    with pytest.raises(WorkerEndedError):
         module.receive_all(workers, 7.0)
     assert asked == [7.0]
 
