@@ -14,14 +14,7 @@ from perf_tests_suite.perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests_suite.perf_tests.bench.models import load_attentions
 from perf_tests_suite.perf_tests.bench.options import SavingOptions, show_beside_baseline
 from perf_tests_suite.perf_tests.bench.outcomes import KILLED, RANK_DIED
-from perf_tests_suite.perf_tests.bench.recording import (
-    MeasuringSession,
-    Progress,
-    ResumeError,
-    line_or_log,
-    newest_selection,
-    open_journal,
-)
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress, line_or_log
 from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import set_up
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
@@ -35,6 +28,7 @@ from perf_tests_suite.perf_tests.interleaved.sides import OF_GIT, run_git
 from perf_tests_suite.perf_tests.passes.extra_pass import pass_named
 from perf_tests_suite.perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
 from perf_tests_suite.perf_tests.records.comparison import Baseline
+from perf_tests_suite.perf_tests.records.interrupted import ResumeError, newest_selection, open_journal
 from perf_tests_suite.perf_tests.records.journal import JournalContents, SilentJournal, unfinished_journals
 from perf_tests_suite.perf_tests.records.record import Json, how_many, identity_of, machine_differences, run_of
 from perf_tests_suite.perf_tests.records.store import (

@@ -17,11 +17,10 @@ from perf_tests_suite.perf_tests.bench.recording import (
     Log,
     MeasuringSession,
     Progress,
-    ResumeError,
     line_or_log,
-    open_journal,
 )
 from perf_tests_suite.perf_tests.bench.session import Run
+from perf_tests_suite.perf_tests.records.interrupted import ResumeError, open_journal
 from perf_tests_suite.perf_tests.records.journal import Journal, JournalContents
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.records.store import machine_folder, rows_by_id, save_record

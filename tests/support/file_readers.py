@@ -18,7 +18,7 @@ from claims.published import MOST_BYTES, path_of
 from perf_tests_suite.model.device import device_named
 from perf_tests_suite.perf_tests.__main__ import main as run_verb
 from perf_tests_suite.perf_tests.bench.options import SavingOptions, show_beside_baseline
-from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests_suite.perf_tests.bench.session import Run
 from perf_tests_suite.perf_tests.gate.samples import Rules
 from perf_tests_suite.perf_tests.gate.verdicts import read_accepted
@@ -29,6 +29,7 @@ from perf_tests_suite.perf_tests.predict import machine as machine_ceilings
 from perf_tests_suite.perf_tests.predict.machine import machine_identity
 from perf_tests_suite.perf_tests.records import store
 from perf_tests_suite.perf_tests.records.comparison import Comparison
+from perf_tests_suite.perf_tests.records.interrupted import ResumeError, open_journal
 from perf_tests_suite.perf_tests.records.record import Json, unpacked, why_not_a_record
 from perf_tests_suite.perf_tests.report.comparison import comparison_lines
 from perf_tests_suite.perf_tests.run import before
