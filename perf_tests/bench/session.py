@@ -3,6 +3,7 @@
 A hook gets the first by `session_of(config)`, and what is noted on the item of a benchmark by `benchmark_of(item)`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -60,6 +61,8 @@ class Session:
     workbench: Workbench = field(init=False)
     """Set once there is a benchmark to run, after the collection."""
     against: Against | None = None
+    most_minutes: float = math.inf
+    """`--time-limit`, set when the session starts."""
     peers: "Peers | None" = None
     """The ranks of a run on several."""
     other_measure: Callable[[pytest.Item, Workbench], Measure] | None = None

@@ -77,7 +77,6 @@ from perf_tests_suite.perf_tests.interleaved.sides import (
     environment_without_the_suite,
     measures,
     planted,
-    run_git,
     state_of_head,
 )
 from perf_tests_suite.perf_tests.predict.difference import CompiledDifference, Difference, compare_sides, row_sentence
@@ -85,6 +84,7 @@ from perf_tests_suite.perf_tests.predict.operations import SideToRun, sent_case
 from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.record import Json, how_many, some_of
 from perf_tests_suite.perf_tests.records.store import identity_difference
+from perf_tests_suite.perf_tests.user_code.git import run_git
 from perf_tests_suite.perf_tests.user_code.named import SUITE, Repository
 
 IDLE_SECONDS_LIMIT = 0.002

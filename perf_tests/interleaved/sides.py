@@ -10,7 +10,6 @@ import fcntl
 import os
 import shlex
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 from perf_tests_suite.perf_tests import IMPORTABLE
 from perf_tests_suite.perf_tests.bench.workers import inherited_environment
 from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.git import run_git
 from perf_tests_suite.perf_tests.user_code.named import SUITE, Repository
 
 if TYPE_CHECKING:  # it loads numpy, for which a refusal need not wait
@@ -325,29 +325,6 @@ def state_of_head(root: Path) -> Json:
     status = run_git(root, "status", "--porcelain", "--untracked-files=normal", "--", ".", *NOT_MEASURED)
     changed = len(status.stdout.splitlines()) if status.returncode == 0 else None
     return {"commit": commit.stdout.strip() or None if commit.returncode == 0 else None, "changed_files": changed}
-
-
-OF_GIT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
-"""Variables by which a git that started this process, for a hook, names a repository, perhaps another one."""
-
-
-def environment_of_git() -> dict[str, str]:
-    """This process's environment without `OF_GIT`."""
-    return {name: value for name, value in os.environ.items() if name not in OF_GIT}
-
-
-def run_git(
-    folder: Path, *words: str, given: str = "", errors: str = "surrogateescape", **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Run git in `folder`, without hooks, which are for the user's own checkouts.
-
-    Names of files need be no UTF-8: by default what is none comes back as Python's file names have it.
-    """
-    return subprocess.run(
-        ["git", "-c", f"core.hooksPath={os.devnull}", *words],
-        cwd=folder, env={**environment_of_git(), "LC_ALL": "C", **variables}, capture_output=True,
-        encoding="utf-8", errors=errors, input=given,
-    )  # fmt: skip
 
 
 # What a process that serves a side sees.

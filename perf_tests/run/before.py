@@ -18,13 +18,12 @@ from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progre
 from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import set_up
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
-from perf_tests_suite.perf_tests.cases.options import PASSES
+from perf_tests_suite.perf_tests.cases.options import PASSES, typed_or
 from perf_tests_suite.perf_tests.cases.selected import FAMILIES, is_inside, selectable_cases
 from perf_tests_suite.perf_tests.cases.settings import Settings, is_typed
 from perf_tests_suite.perf_tests.cases.sharing import facts_of_ranks
 from perf_tests_suite.perf_tests.hardware import machine
 from perf_tests_suite.perf_tests.hardware.device import why_less_is_known
-from perf_tests_suite.perf_tests.interleaved.sides import OF_GIT, run_git
 from perf_tests_suite.perf_tests.passes.extra_pass import pass_named
 from perf_tests_suite.perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
 from perf_tests_suite.perf_tests.records.comparison import Baseline
@@ -42,7 +41,8 @@ from perf_tests_suite.perf_tests.records.store import (
     numbered_baseline,
     rows_by_id,
 )
-from perf_tests_suite.perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, quarantine, read_time_limit
+from perf_tests_suite.perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, quarantine, time_limit_of
+from perf_tests_suite.perf_tests.user_code.git import OF_GIT, lacks
 from perf_tests_suite.perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
 from perf_tests_suite.perf_tests.user_code.named import (
     CONFIGURED,
@@ -91,7 +91,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if why := machine.why_code_cannot_be_kept():
         raise pytest.UsageError(why)
     is_recorded = not (is_gate or suite.saving.disabled or settings.nvtx)
-    limit, timeout = read_time_limit(config), None
+    limit, timeout = time_limit_of(config), None
     if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
         timeout = Timeout(config, limit)
         config.pluginmanager.register(timeout, "case timeout")
@@ -245,7 +245,8 @@ def read_run_options(config: pytest.Config) -> None:
     for name, value in {"--retry": option.retry, "--resume-any-driver": option.resume_any_driver}.items():
         if value and not option.resume:
             raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
-    if read_time_limit(config).minutes < math.inf and (suite.saving.disabled or suite.settings.nvtx):
+    suite.most_minutes = typed_or(config, "--time-limit", math.inf)
+    if suite.most_minutes < math.inf and (suite.saving.disabled or suite.settings.nvtx):
         raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
 
 
@@ -406,12 +407,7 @@ def commit_info_of(config: pytest.Config) -> Json:
     finally:
         os.environ.update(named_elsewhere)
     # Git's own word leaves out new files that an option names, whose code no commit holds.
-    asked = ("ls-files", "--error-unmatch", "--", *map(str, repository.files))
-    try:
-        is_untracked = bool(repository.files) and run_git(repository.root, *asked).returncode != 0
-    except OSError:  # no git
-        is_untracked = True
-    commit_info["dirty"] = bool(commit_info.get("dirty")) or is_untracked
+    commit_info["dirty"] = bool(commit_info.get("dirty")) or lacks(repository.root, repository.files)
     return commit_info
 
 

@@ -18,7 +18,6 @@ from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, uncapt
 from perf_tests_suite.perf_tests.bench.session import Session, benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
-from perf_tests_suite.perf_tests.cases.options import typed_or
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.cases.sharing import Launched, launched
 from perf_tests_suite.perf_tests.hardware.datasheets import gpu_named, rate_name
@@ -188,9 +187,9 @@ def _kind(item: pytest.Item) -> Hashable:
     return benchmark_of(item).extra_pass, case.phase, case.precision, case.attention, case.is_compiled
 
 
-def read_time_limit(config: pytest.Config) -> TimeLimit:
-    """Read the option; raises pytest.UsageError naming it."""
-    minutes = typed_or(config, "--time-limit", math.inf)
+def time_limit_of(config: pytest.Config) -> TimeLimit:
+    """The session's limit, by predictions for a workbench that it may not have yet."""
+    minutes = session_of(config).most_minutes
 
     def predict(item: pytest.Item) -> float:
         workbench = session_of(config).workbench

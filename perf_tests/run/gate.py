@@ -38,11 +38,7 @@ from perf_tests_suite.perf_tests.interleaved.run import (
     other_python,
     run_gate,
 )
-from perf_tests_suite.perf_tests.interleaved.sides import (
-    TreeError,
-    find_base,
-    run_git,
-)
+from perf_tests_suite.perf_tests.interleaved.sides import TreeError, find_base
 from perf_tests_suite.perf_tests.predict.machine import kept_ceilings
 from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.format import in_markdown, painted, table
@@ -60,7 +56,8 @@ from perf_tests_suite.perf_tests.report.gate_screens import (
 )
 from perf_tests_suite.perf_tests.run.before import machine_info_of
 from perf_tests_suite.perf_tests.run.bisection import VARIABLE, tell
-from perf_tests_suite.perf_tests.run.ends import kept_ratio, predicted_seconds, read_time_limit
+from perf_tests_suite.perf_tests.run.ends import kept_ratio, predicted_seconds, time_limit_of
+from perf_tests_suite.perf_tests.user_code.git import run_git
 from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, program
 
 SECONDS_BETWEEN_LINES = 300.0
@@ -118,7 +115,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         most_failures=config.option.maxfail,
     )
     terminal, output = config.pluginmanager.getplugin("terminalreporter"), line_or_log(config)
-    limit = read_time_limit(config)
+    limit = time_limit_of(config)
     limit.refuse_if_too_short(items)
     watch = GateProgress(
         terminal,

@@ -125,14 +125,13 @@ def test_a_limit_shorter_than_a_case_is_refused_with_the_longest_case_its_second
         limit.refuse_if_too_short([FORWARD, BACKWARD_CASE, KERNELS])
 
 
-@pytest.mark.parametrize("minutes", [None, "3"])
-def test_only_a_typed_limit_may_measure_ceilings(minutes: str | None) -> None:
+@pytest.mark.parametrize("typed", [{}, {"most_minutes": 3.0}])
+def test_only_a_typed_limit_may_measure_ceilings(typed: dict[str, Any]) -> None:
     workbench = Mock(settings=SETTINGS, **{"ceilings_for.return_value": CEILINGS})
-    config = Mock(stash=stash_of(workbench=workbench), **{"getoption.return_value": minutes})
-    limit = run_ends.read_time_limit(config)
-    ceilings = CEILINGS if minutes else run_ends.NOMINAL["cpu"]
+    limit = run_ends.time_limit_of(Mock(stash=stash_of(workbench=workbench, **typed)))
+    ceilings = CEILINGS if typed else run_ends.NOMINAL["cpu"]
     assert limit.predict(FORWARD) == predicted_seconds(FORWARD, SETTINGS, ceilings)
-    assert workbench.ceilings_for.called is bool(minutes)
+    assert workbench.ceilings_for.called is bool(typed)
 
 
 LONGER = {
