@@ -51,6 +51,12 @@ EQUIVALENT = {
     "typing.cast returns its value": swap(
         "return cast(F, torch.compile(function, dynamic=False, mode=mode))", "cast(F,", "cast(None,"
     ),
+    "as many learning rates are put back as there are groups, from which they were read": swap(
+        "for group, learning_rate in zip(self.optimizer.param_groups, learning_rates, strict=True):",
+        "strict=True",
+        "strict=None",
+        "",
+    ),
     "float() reads INF as inf": swap('scores_BHTT = torch.where(mask_TT, scores_BHTT, float("-inf"))', "-inf", "-INF"),
     "queries have four dimensions there, so the last but one is number 2": swap(
         "mask = block_mask(q_BHTK.shape[-2], q_BHTK.device.type)", "[-2]", "[+2]"

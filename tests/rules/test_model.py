@@ -76,8 +76,8 @@ def test_parameters_and_forward_flops_are_the_published_ones(size: str) -> None:
 IMPOSSIBLE: dict[str, dict[str, int]] = {
     "d_model 100 is not divisible by num_heads 3": {"d_model": 100, "num_heads": 3},
     "odd head width 3": {"d_model": 12, "num_heads": 4},
-    "num_layers is 0": {"num_layers": 0},
     "vocab_size is -1": {"vocab_size": -1},
+    **{f"{name} is 0": {name: 0} for name in ("d_model", "d_ff", "num_layers", "num_heads", "context_length")},
 }
 
 
