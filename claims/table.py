@@ -286,6 +286,7 @@ CLAIMS = {
             "found of 5%": at_least(0.9),
             "found of 3% where pairs scatter by at most 2%": at_least(0.7),
             "seconds until one test of 10 ms is decided, median": at_most(60),
+            "minutes of twenty tests, median": at_most(5),
         },
         their_tests.their_tests, 0.1, needs_quiet_clock=False,
     ),

@@ -53,13 +53,12 @@ def serve_tests(channel: Channel, task: Json, recorder: Recorder | None = None) 
     sys.argv[:] = [str(Path(sys.executable).with_name("pytest")), *task["words"]]  # as tests of theirs may read it
     BenchmarkFixture.__call__ = plugin.benchmark  # type: ignore[method-assign]  # whatever fixture of theirs wraps it
     BenchmarkFixture.pedantic = plugin.pedantic  # type: ignore[method-assign]
-    code = pytest.main(task["words"], plugins=[plugin])
+    code = pytest.main(["-p", "benchmark", *task["words"]], plugins=[plugin])  # also where no plugin is loaded unasked
     if plugin.was_ready:
         return None
     sys.stdout.flush()
     said = os.pread(1, 1 << 20, 0).decode(errors="replace")  # the log
-    why = plugin.trouble or _why_nothing_ran(said) or f"pytest ended with {code}"
-    return why.replace(f"{Path(task['tree']).resolve()}/", "")
+    return plugin.named_from_the_tree(plugin.trouble or _why_nothing_ran(said) or f"pytest ended with {code}")
 
 
 def _why_nothing_ran(printed: str) -> str:
@@ -193,7 +192,8 @@ class TheirSide:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._failed[report.nodeid] = last_error_line(report.longreprtext).removeprefix("E").strip()
+            why = last_error_line(report.longreprtext).removeprefix("E").strip()
+            self._failed[report.nodeid] = self.named_from_the_tree(why)
         elif report.skipped:
             why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
             self._skipped[report.nodeid] = why.removeprefix("Skipped: ")
@@ -224,6 +224,10 @@ class TheirSide:
         items[:] = [tests[name] for name in self.channel.receive()["order"]]
         gc.collect()
         gc.freeze()  # else each collection walks all that was imported
+
+    def named_from_the_tree(self, words: str) -> str:
+        """Return these words with files by their names in the tree."""
+        return words.replace(f"{Path(self.task['tree']).resolve()}/", "")
 
     @staticmethod
     def _identity(item: pytest.Item) -> Json:
@@ -262,9 +266,11 @@ class TheirSide:
                 self.outcome = {"outcome": "unsupported", "reason": str(why)}
             else:
                 crash = getattr(report.longrepr, "reprcrash", None)
-                words = (crash.message if crash else report.longreprtext).strip().splitlines()[0]
+                lines = (crash.message if crash else report.longreprtext).strip().splitlines()
+                # Of a fixture that there is none of, the line that says so.
+                words = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[0])
                 place = f"{os.path.relpath(crash.path)}:{crash.lineno}: " if crash else ""
-                self.outcome = {"outcome": "error", "reason": f"{place}{words}"}
+                self.outcome = {"outcome": "error", "reason": self.named_from_the_tree(f"{place}{words}")}
                 if PORT_IN_USE in (report.longreprtext + report.capstderr + report.caplog).lower():
                     why = "both sides run it at once, and it binds a port that is taken; let it bind port 0"
                     said = f"{why} ({self.outcome['reason']})"

@@ -4,6 +4,8 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,9 +14,9 @@ from claims.__main__ import listed, main
 from claims.cost import parsed_time_line
 from claims.statistics import Share, means_outside, paired_ratio, paired_ratio_of_turns
 from claims.table import CLAIMS, Claim, Figures, Limit, at_most
-from claims.their_tests import ALONE, WANTED, missing
+from claims.their_tests import ALONE, STEPS, WANTED, minutes_of_twenty, missing
 from perf_tests_suite.perf_tests.report.screens import time_line
-from tests.support.documents import EVIDENCE
+from tests.support.documents import EVIDENCE, page
 
 
 def claim(figures: Figures, minutes: float = 1.0) -> Claim:
@@ -83,6 +85,14 @@ def test_the_kinds_of_gates_of_somebodys_tests_take_turns() -> None:
     assert Counter(left) == WANTED
     assert set(left[:4]) == WANTED.keys()
     assert left.index(ALONE, left.index(ALONE) + 1) > 4
+
+
+def test_the_page_says_what_twenty_tests_of_somebodys_cost_as_the_claim_holds_it() -> None:
+    most = CLAIMS["their-tests"].limits["minutes of twenty tests, median"].high
+    assert f"Twenty tests of up to 0.1 s take at most {most:g} min on a" in " ".join(page("your-own").split())
+    assert max(STEPS.values()) == STEPS["long"], "the longest, of a tenth of a second"
+    of_twelve: list[Any] = [Mock(truth={"seconds": seconds}) for seconds in (70.0, 72.0, 990.0)]
+    assert minutes_of_twenty(of_twelve) == 20 / 12 * 72 / 60
 
 
 def test_what_both_sides_see_cancels_and_a_steady_drift_within_each_quadruple() -> None:

@@ -220,6 +220,9 @@ def test_writes(benchmark):
 def test_never(benchmark):
     pass
 
+def test_no_fixture(benchmark, nothing):
+    pass
+
 def test_raises(benchmark):
     benchmark(square, 1)
     assert square(2) == 4
@@ -251,7 +254,7 @@ WORDS = {
     "test_async": "it is async", "test_timer": "a timer of its own", "test_replaced_timer": "a timer of its own",
     "test_mark": "without the fixture", "test_once": "a second call raises ZeroDivisionError",
     "test_twice": "its fixture `benchmark` twice", "test_skipped": "skipped: no room",
-    "test_never": "was not used at all",
+    "test_no_fixture": "failed: fixture 'nothing' not found", "test_never": "was not used at all",
 }  # fmt: skip
 NEWER = "\ndef cube(x):\n    return x**3\n"
 OF_NEWER = "\ndef test_cube(benchmark):\n    import lib\n    benchmark(lib.cube, 3)\n"
@@ -318,10 +321,12 @@ def test_tests_of_codspeed_are_gated_by_the_fixture_of_pytest_benchmark(
 ) -> None:
     """Its plugin comes first where it is switched on, and tests look for its option in `sys.argv`."""
     monkeypatch.setenv("CODSPEED_ENV", "1")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     skips = "import pytest\npytest.skip('no room', allow_module_level=True)\n"
     write(theirs, {"src/like_codspeed.py": LIKE_CODSPEED, "tests/bench_x.py": FOR_CODSPEED, "tests/bench_s.py": skips})
     commit(theirs)
     words = ("-p", "like_codspeed", "--codspeed")
+    write(theirs, {"src/lib/__init__.py": LIBRARY + "\n"})
     ended = gated(*words, tests=("tests/",))
     verdicts = {"test_a": "SAME", "test_b": "NOT MEASURED"}
     assert (ended.code, ended.verdicts) == (4, verdicts), ended.output + ended.errors
