@@ -157,13 +157,22 @@ def test_the_first_pair_ends_with_the_case_that_does_not_fit(tmp_path: Path) -> 
     assert all(0 < launch_seconds < 20 for launch_seconds, _ in asked)
 
 
-def test_a_pair_ends_with_the_minutes_and_what_is_measured_is_kept(tmp_path: Path) -> None:
+def test_a_pair_ends_with_the_minutes_and_what_is_measured_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a round that hangs, which is then no fault of its case, and before a launch has said which cases it has."""
     (last,) = module.draw_order(7, 0, [CASES])[-1:]
+    waited, receive = list[float](), WorkerProcess.receive
+
+    def received(worker: WorkerProcess, patience_seconds: float) -> Json:
+        waited.append(patience_seconds)
+        return receive(worker, patience_seconds)
+
+    monkeypatch.setattr(WorkerProcess, "receive", received)
     end = time.monotonic() + 3
     with pytest.raises(module.MinutesSpentError):
-        measured(tmp_path / "a", head={"faults": {last: "hangs in a round"}}, end=end, answer_seconds=60)
-    assert time.monotonic() >= end
+        measured(tmp_path / "a", head={"faults": {last: "hangs in a round"}}, end=end, answer_seconds=9)
+    assert (time.monotonic() >= end, max(waited) <= 3) == (True, True)
     samples = read_samples(tmp_path / "a/samples.jsonl")
     assert ({line.case for line in samples.measurements}, outcomes(samples)) == ({*CASES} - {last}, [])
     with pytest.raises(module.MinutesSpentError):
