@@ -1,33 +1,21 @@
 """The verdicts of a gate: on each case, on each exact counter and on the run, and the slowdowns that are accepted.
 
 The engine that measures asks `next_step` for each launch pair; `conclude` returns the same for every replay of the
-samples. Accepted regressions stand in `.benchmarks/accepted.toml`, a file that is reviewed like any other change:
-
-    [[accepted]]
-    id = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"   # or "suite"
-    reason = "RMSNorm in float32, needed for stability"
-    revision = "3adf61e"                # the base that it was measured against
-    clock = "wall"                      # or "cpu": a slowdown by another clock is not accepted
-    limit = 1.08                        # at most this many times base's time by this clock
-    counters = { saved_bytes = 1100 }   # the new values of counters that rose
-
-An entry has `clock` and `limit`, or `counters`, or all three. It counts in the change that adds it. It expires once the
-base holds it too, because the base is then as slow.
+samples.
 """
 
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import get_args
 
 import numpy as np
 import scipy
 
+from perf_tests_suite.perf_tests.gate.accepted import SUITE, Acceptance, acceptance, accepted_slowdown, accepting_reason
 from perf_tests_suite.perf_tests.gate.samples import (
     ABSENT,
     FEWEST_PAIRS,
@@ -58,7 +46,7 @@ from perf_tests_suite.perf_tests.gate.stages import (
 )
 from perf_tests_suite.perf_tests.gate.statistics import ClockDecision, Estimate, estimate, moderated
 from perf_tests_suite.perf_tests.records.format import finite
-from perf_tests_suite.perf_tests.records.record import COMPARED_COUNTERS, OUTCOMES, Json, without_path
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json
 
 
 class Verdict(StrEnum):
@@ -165,25 +153,6 @@ class ExactResult:
     @property
     def is_failure(self) -> bool:
         return self.verdict in FAILING and self.accepted is None
-
-
-FILE_NAME = "accepted.toml"
-KEYS = ("id", "reason", "revision", "clock", "limit", "counters")
-SUITE = "suite"
-"""The id under which a shift of the whole suite is accepted."""
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """One limit: of a case's time by `clock`, or of `counter`."""
-
-    id: str
-    limit: float
-    reason: str
-    revision: str
-    counter: str | None = None
-    clock: Clock | None = None
-    """None for a counter, and in older samples, whose entries held for any clock."""
 
 
 class RunVerdict(StrEnum):
@@ -592,11 +561,8 @@ def exact_result(finding: ExactFinding, accepted: Sequence[Acceptance], two_buil
     reason = None
     if rise > 0:
         limits = [row for row in accepted if (row.id, row.counter) == (finding.case, finding.counter)]
-        reason = OF_TWO_BUILDS if two_builds else _reason(finding.new, limits)
+        reason = OF_TWO_BUILDS if two_builds else accepting_reason(finding.new, limits)
     return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
-
-
-# Accepted regressions.
 
 
 def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResult:
@@ -604,109 +570,3 @@ def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResu
     reasons = [accepted_slowdown(row.id, clock, found.effect, accepted) for clock, found in row.slower_by.items()]
     known = [reason for reason in reasons if reason is not None]
     return replace(row, accepted="; ".join(dict.fromkeys(known))) if known and len(known) == len(reasons) else row
-
-
-def accepted_slowdown(case: str, clock: Clock, effect: float, accepted: Sequence[Acceptance]) -> str | None:
-    """Why a slowdown of this size by this clock is accepted, or None."""
-    limits = [row for row in accepted if (row.id, row.counter) == (case, None) and row.clock in (None, clock)]
-    return _reason(1 + effect, limits)
-
-
-def _reason(amount: float, limits: Sequence[Acceptance]) -> str | None:
-    return next((row.reason for row in limits if amount <= row.limit), None)
-
-
-def read_accepted(path: Path) -> list[Acceptance]:
-    """The limits in the file, none if there is no file; raises ValueError with one sentence for a malformed one."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
-    entries, unknown = data.get("accepted", []), data.keys() - {"accepted"}
-    if unknown or not isinstance(entries, list):
-        raise ValueError(f"{path} holds more than [[accepted]] entries: {', '.join(sorted(unknown)) or 'accepted'}.")
-    try:
-        for entry in entries:
-            # An older form, which `read_accepted_of_base` still understands, is refused with the line to write.
-            if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-                continue
-            about = f"The accepted entry of {entry['id']}"
-            if "counter" in entry:
-                line = f"counters = {{ {entry['counter']} = {entry.get('limit')} }}"
-                raise ValueError(f"{about} is of an older form; write `{line}` instead of its counter and limit.")
-            if "clock" not in entry and ("limit" in entry or not entry.get("counters")):
-                raise ValueError(
-                    f'{about} names no clock; add the line `clock = "wall"`, or "cpu" if it is of CPU time.'
-                )
-        found = [acceptance(limit) for entry in entries for limit in _limits(entry)]
-        # A limit that stands twice would be raised by an entry that no reviewer compares with the other.
-        for row, count in Counter((row.id, row.revision, row.clock, row.counter) for row in found).items():
-            case, revision, clock, counter = row
-            if count > 1:
-                what = f"counter {counter}" if counter else f"{clock} time"
-                raise ValueError(f"{what} of {case} is accepted {count} times against {revision}; keep one entry.")
-            # A limit of a counter that the gate does not know would accept nothing, and not say so.
-            if counter is not None and counter not in COMPARED_COUNTERS:
-                known = ", ".join(COMPARED_COUNTERS)
-                raise ValueError(f"The accepted entry of {case} has the counter {counter!r}; write one of {known}.")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return found
-
-
-def read_accepted_of_base(path: Path) -> list[Acceptance]:
-    """The limits of a base, whose file cannot be mended any more: an older form counts, a broken file is none."""
-    try:
-        entries = tomllib.loads(path.read_text()).get("accepted", [])
-        return [acceptance(limit) for entry in entries for limit in _limits(entry)]
-    except (OSError, TypeError, ValueError, RecursionError):
-        return []
-
-
-def _limits(entry: object) -> list[object]:
-    """What one entry of the file accepts, each alone."""
-    if not isinstance(entry, dict) or "counters" not in entry:
-        return [entry]
-    counters = entry["counters"]
-    if not isinstance(counters, dict):
-        raise ValueError(f"The accepted entry of {entry.get('id')} has counters that are not a table: {counters!r}.")
-    time: Json = {name: value for name, value in entry.items() if name != "counters"}
-    about_all = {name: value for name, value in time.items() if name not in ("clock", "limit")}
-    risen: list[object] = [{**about_all, "counter": name, "limit": value} for name, value in counters.items()]
-    return [time, *risen] if {"clock", "limit"} & entry.keys() else risen
-
-
-def acceptance(entry: object) -> Acceptance:
-    """One limit; raises ValueError with one sentence that names it and what is wrong."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
-        raise ValueError(f"An accepted entry has no id: {entry!r}.")
-    about = f"The accepted entry of {entry['id']} has"
-    if unknown := entry.keys() - {"id", "limit", "reason", "revision", "counter", "clock"}:
-        raise ValueError(f"{about} unknown keys ({', '.join(sorted(unknown))}); known: {', '.join(KEYS)}.")
-    for name in ("reason", "revision"):
-        if not isinstance(entry.get(name), str) or not entry[name].strip():
-            raise ValueError(f"{about} no {name}; add one for the reviewer.")
-    counter, limit, clock = entry.get("counter"), entry.get("limit"), entry.get("clock")
-    if clock not in (None, *get_args(Clock)):
-        raise ValueError(f'{about} the clock {clock!r}; write "wall" or "cpu".')
-    if counter is not None and not isinstance(counter, str):
-        raise ValueError(f"{about} a counter that is not a string: {counter!r}.")
-    if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit < float("inf"):
-        raise ValueError(f"{about} no limit; write a number like 1.08.")
-    if counter is None and limit <= 1:
-        raise ValueError(f"{about} the limit {limit}; a slowdown needs one above 1.")
-    return Acceptance(entry["id"], limit, entry["reason"].strip(), entry["revision"].strip(), counter, clock)
-
-
-def effective(head: Sequence[Acceptance], base: Sequence[Acceptance]) -> tuple[list[Acceptance], list[str]]:
-    """The limits that count in this run, and a sentence for each expired entry, which the base holds too."""
-    expired = [limit for limit in head if limit in base or replace(limit, clock=None) in base]
-    entries = dict.fromkeys((limit.id, limit.revision) for limit in expired)
-    sentences = [
-        f"The accepted entry of {case} (measured against {revision}) has expired, because the base already "
-        f"contains the change: remove it from {FILE_NAME}."
-        for case, revision in entries
-    ]
-    return [limit for limit in head if limit not in expired], sentences

@@ -24,6 +24,7 @@ from perf_tests_suite.perf_tests.bench.worker_plugin import sent
 from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError, WorkerProcess, last_error_line
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.gate.accepted import FILE_NAME, effective, read_accepted, read_accepted_of_base
 from perf_tests_suite.perf_tests.gate.samples import (
     PRESENT_ENGINE,
     SIDES,
@@ -43,18 +44,14 @@ from perf_tests_suite.perf_tests.gate.samples import (
     compile_row,
 )
 from perf_tests_suite.perf_tests.gate.verdicts import (
-    FILE_NAME,
     OF_TWO_BUILDS,
     SAME_PROGRAM,
     GateResult,
     RunVerdict,
     Verdict,
     conclude,
-    effective,
     failed_cases,
     next_step,
-    read_accepted,
-    read_accepted_of_base,
 )
 from perf_tests_suite.perf_tests.hardware.machine import can_bind
 from perf_tests_suite.perf_tests.interleaved.measuring import (

@@ -21,18 +21,10 @@ from operator import attrgetter
 from pathlib import Path
 
 from perf_tests_suite.perf_tests.gate import verdicts
+from perf_tests_suite.perf_tests.gate.accepted import FILE_NAME, SUITE, Acceptance
 from perf_tests_suite.perf_tests.gate.samples import Clock, Rules
 from perf_tests_suite.perf_tests.gate.stages import Shift
-from perf_tests_suite.perf_tests.gate.verdicts import (
-    FILE_NAME,
-    SUITE,
-    CaseResult,
-    Effect,
-    ExactResult,
-    GateResult,
-    RunVerdict,
-    Verdict,
-)
+from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.format import (
@@ -415,7 +407,7 @@ def _uncounted_sentences(result: GateResult) -> list[str]:
 # What to accept, and the file in which it is offered.
 
 
-def limits_to_accept(result: GateResult, revision: str) -> list[verdicts.Acceptance]:
+def limits_to_accept(result: GateResult, revision: str) -> list[Acceptance]:
     """Entries that accept every slowdown and counter that fails against `revision`; the user writes the reasons."""
     shifts = [(row.id, by, shown) for row in result.cases if row.is_failure for by, shown in row.slower_by.items()]
     found: list[tuple[str, Clock, Effect | Shift]] = [*shifts]
@@ -423,15 +415,13 @@ def limits_to_accept(result: GateResult, revision: str) -> list[verdicts.Accepta
         found += [(SUITE, result.clock.clock, result.suite)] if result.suite_accepted is None else []
     # The interval's upper end, rounded up to a hundredth, so that the same change measured again stays below it.
     limits = [(case, math.ceil(100 * (1 + shown.high)) / 100, clock) for case, clock, shown in found]
-    slower = [verdicts.Acceptance(case, limit, REASON, revision, clock=clock) for case, limit, clock in limits]
+    slower = [Acceptance(case, limit, REASON, revision, clock=clock) for case, limit, clock in limits]
     return slower + [
-        verdicts.Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure
+        Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure
     ]
 
 
-def offer_entries(
-    limits: Sequence[verdicts.Acceptance], path: Path, accepted: Path = Path(".benchmarks", FILE_NAME)
-) -> str:
+def offer_entries(limits: Sequence[Acceptance], path: Path, accepted: Path = Path(".benchmarks", FILE_NAME)) -> str:
     """Write entries to a new file, for the user to complete; the sentence that says where they are, or why not.
 
     `accepted` is the file that the gate will read.
@@ -445,7 +435,7 @@ def offer_entries(
     return f"To accept what is intended: write the reasons in {path}, and move its entries to {accepted}."
 
 
-def toml_entries(limits: Sequence[verdicts.Acceptance]) -> str:
+def toml_entries(limits: Sequence[Acceptance]) -> str:
     """One entry for each case, with all its counters; a second one where a case is slower by two clocks."""
 
     def quoted(text: str | None) -> str:

@@ -14,15 +14,9 @@ from perf_tests_suite.perf_tests.bench.options import Against
 from perf_tests_suite.perf_tests.bench.recording import Line, line_or_log
 from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.gate.accepted import FILE_NAME, read_accepted
 from perf_tests_suite.perf_tests.gate.samples import Rules, case_of
-from perf_tests_suite.perf_tests.gate.verdicts import (
-    BAD_COMMIT,
-    FILE_NAME,
-    SKIPPED_COMMIT,
-    RunVerdict,
-    Verdict,
-    read_accepted,
-)
+from perf_tests_suite.perf_tests.gate.verdicts import BAD_COMMIT, SKIPPED_COMMIT, RunVerdict, Verdict
 from perf_tests_suite.perf_tests.hardware.machine import RunsBeside, seconds_since_process_start
 from perf_tests_suite.perf_tests.interleaved.measuring import (
     FEWEST_QUADRUPLES,

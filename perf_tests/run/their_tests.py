@@ -19,8 +19,9 @@ from perf_tests_suite.perf_tests.bench.options import (
     summary_path,
 )
 from perf_tests_suite.perf_tests.cases.gate_options import OF_THEIR_TESTS, argparse_keywords
+from perf_tests_suite.perf_tests.gate.accepted import FILE_NAME, read_accepted
 from perf_tests_suite.perf_tests.gate.samples import Rules
-from perf_tests_suite.perf_tests.gate.verdicts import FILE_NAME, SKIPPED_COMMIT, read_accepted
+from perf_tests_suite.perf_tests.gate.verdicts import SKIPPED_COMMIT
 from perf_tests_suite.perf_tests.hardware.device import proc_values
 from perf_tests_suite.perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests_suite.perf_tests.interleaved.measuring import GateProgress, Printed, UnmeasurableError

@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 
 from perf_tests_suite.perf_tests.gate import verdicts as gate
+from perf_tests_suite.perf_tests.gate.accepted import Acceptance, acceptance
 from perf_tests_suite.perf_tests.gate.samples import ExactFinding, Uncounted
 from perf_tests_suite.perf_tests.gate.stages import Shift
 from perf_tests_suite.perf_tests.gate.statistics import ClockDecision
-from perf_tests_suite.perf_tests.gate.verdicts import (
-    SAME_PROGRAM,
-    CaseResult,
-    Effect,
-    GateResult,
-    RunVerdict,
-    Verdict,
-    acceptance,
-)
+from perf_tests_suite.perf_tests.gate.verdicts import SAME_PROGRAM, CaseResult, Effect, GateResult, RunVerdict, Verdict
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.report import gate_screens as screens
 from perf_tests_suite.perf_tests.report.gate_screens import (
@@ -46,7 +39,7 @@ def case(verdict: Verdict, number: int = 0, **changes: Any) -> CaseResult:
     return CaseResult(ID.format(number), verdict, **known | changes)
 
 
-def counted(number: int, counter: str, old: int, new: int, *accepted: gate.Acceptance, **more: Any) -> Any:
+def counted(number: int, counter: str, old: int, new: int, *accepted: Acceptance, **more: Any) -> Any:
     return gate.exact_result(ExactFinding(ID.format(number), counter, old, new), accepted, **more)
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from perf_tests_suite.perf_tests.gate import verdicts as gate
+from perf_tests_suite.perf_tests.gate.accepted import Acceptance, effective, read_accepted, read_accepted_of_base
 from perf_tests_suite.perf_tests.gate.samples import End, GateSamples, LeftOut
 from perf_tests_suite.perf_tests.gate.stages import screening_of
 from perf_tests_suite.perf_tests.gate.verdicts import (
     OF_TWO_BUILDS,
-    Acceptance,
     ExactResult,
     RunVerdict,
     Verdict,
@@ -348,7 +348,7 @@ def test_a_malformed_file_is_one_sentence_that_names_it(tmp_path: Path) -> None:
     for text, words in MALFORMED.items():
         path = written(tmp_path, text)
         with pytest.raises(ValueError, match=rf"^{path}\b.*\.$") as raised:
-            gate.read_accepted(path)
+            read_accepted(path)
         assert words in str(raised.value)
 
 
@@ -359,7 +359,7 @@ def test_what_is_offered_is_read_back_one_entry_a_case(tmp_path: Path) -> None:
     other = Acceptance("b", 2, reason, "abc", "saved_bytes")
     path = tmp_path / "new/offered.toml"
     assert str(path) in offer_entries([*times, other, *counters], path)
-    assert gate.read_accepted(path) == [other, times[0], *counters, times[1]]
+    assert read_accepted(path) == [other, times[0], *counters, times[1]]
     assert path.read_text().count("[[accepted]]") == 3
     (tmp_path / "file").touch()
     assert "cannot be written" in offer_entries([other], tmp_path / "file/offered.toml")
@@ -368,9 +368,9 @@ def test_what_is_offered_is_read_back_one_entry_a_case(tmp_path: Path) -> None:
 def test_an_entry_that_the_base_holds_too_in_whatever_form_is_spent_and_told_once(tmp_path: Path) -> None:
     old = Acceptance("a", 1.08, "stability", "abc", None, "wall")
     new, counter = replace(old, revision="def"), Acceptance("a", 8, "why", "abc", "host_reads")
-    counted, (sentence,) = gate.effective([old, counter, new], [old, counter])
+    counted, (sentence,) = effective([old, counter, new], [old, counter])
     assert (counted, "of a (measured against abc) has expired" in sentence) == ([new], True)
-    assert gate.read_accepted(tmp_path / "accepted.toml") == [], "no file accepts nothing"
-    assert gate.effective([old], gate.read_accepted_of_base(written(tmp_path, OLDER)))[0] == []
+    assert read_accepted(tmp_path / "accepted.toml") == [], "no file accepts nothing"
+    assert effective([old], read_accepted_of_base(written(tmp_path, OLDER)))[0] == []
     for broken in ("[[accepted", "x = " + 3000 * "[", "accepted = 1", "accepted = [{}]"):
-        assert gate.read_accepted_of_base(written(tmp_path, broken)) == []
+        assert read_accepted_of_base(written(tmp_path, broken)) == []

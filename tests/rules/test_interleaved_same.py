@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests_suite.perf_tests.gate.verdicts import FILE_NAME
+from perf_tests_suite.perf_tests.gate.accepted import FILE_NAME
 from perf_tests_suite.perf_tests.interleaved.observer import Observation
 from perf_tests_suite.perf_tests.interleaved.program import Source, UnreadableError, difference
 from perf_tests_suite.perf_tests.interleaved.same import ObservedTree, differing, is_document, why_not_the_same

@@ -20,8 +20,8 @@ from perf_tests_suite.perf_tests.__main__ import main as run_verb
 from perf_tests_suite.perf_tests.bench.options import SavingOptions, show_beside_baseline
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests_suite.perf_tests.bench.session import Run
+from perf_tests_suite.perf_tests.gate.accepted import read_accepted
 from perf_tests_suite.perf_tests.gate.samples import Rules
-from perf_tests_suite.perf_tests.gate.verdicts import read_accepted
 from perf_tests_suite.perf_tests.hardware.device import open_device
 from perf_tests_suite.perf_tests.hardware.limits import Ceilings
 from perf_tests_suite.perf_tests.phases import FINE, USAGE

@@ -12,8 +12,9 @@ from typing import get_args
 
 import numpy as np
 
+from perf_tests_suite.perf_tests.gate.accepted import Acceptance
 from perf_tests_suite.perf_tests.gate.samples import Clock, End, Rules
-from perf_tests_suite.perf_tests.gate.verdicts import Acceptance, CaseResult, Verdict, conclude
+from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, Verdict, conclude
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
 CASES = [f"case {place}" for place in range(6)]
