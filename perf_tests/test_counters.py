@@ -15,6 +15,7 @@ from perf_tests_suite.perf_tests.bench.session import session_of
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.language_model import user_model
 from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.predict import recorded, recording
 from perf_tests_suite.perf_tests.predict.counters import NotCountedError, counters_of
 from perf_tests_suite.perf_tests.predict.ledger import compiled_lines, counted_grid, line_of, sent_lines, user_grid
 from perf_tests_suite.perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
@@ -96,6 +97,22 @@ def test_what_torch_compiles_is_that_of_the_ledger(pytestconfig: pytest.Config) 
     except ValueError as error:
         pytest.skip(str(error))
     hold_to(path, lines, pytestconfig)
+
+
+def test_operations_are_those_of_the_record(pytestconfig: pytest.Config) -> None:
+    """Write the record that `predict` replays, or hold the one that is there to this `model/`."""
+    if session_of(pytestconfig).settings.model is not None:
+        pytest.skip("only the suite's own models are recorded.")
+    path = recorded.path_of(torch.__version__)
+    if pytestconfig.getoption("--update-counters"):
+        write_whole(path, recording.record())
+        recorded.opened.cache_clear()
+    elif not path.exists():
+        pytest.skip(f"torch {torch.__version__} has no {path.name}; record one with `{COMMAND}`")
+    if recorded.opened() is None:
+        pytest.fail(
+            f"{path.name} is of another model/, and predict counts anew; record it with `{COMMAND}`", pytrace=False
+        )
 
 
 def hold_to(path: Path, lines: list[str], config: pytest.Config) -> None:

@@ -34,8 +34,8 @@ from perf_tests_suite.perf_tests.hardware.machine import (
     open_gpu_health,
 )
 from perf_tests_suite.perf_tests.predict import machine as machine_ceilings
-from perf_tests_suite.perf_tests.predict.costs import libraries_here
 from perf_tests_suite.perf_tests.predict.counters import kept_counters_or_reason
+from perf_tests_suite.perf_tests.predict.cuda_rules import libraries_here
 from perf_tests_suite.perf_tests.predict.expectation import Expectation, expect
 
 if TYPE_CHECKING:

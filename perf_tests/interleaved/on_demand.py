@@ -33,7 +33,8 @@ from perf_tests_suite.perf_tests.hardware.torch_private import TorchDispatchMode
 from perf_tests_suite.perf_tests.interleaved.observer import Recorder
 from perf_tests_suite.perf_tests.predict.compiling import compilation_or_reason, compile_seconds_or_reason
 from perf_tests_suite.perf_tests.predict.counters import counters_or_reason
-from perf_tests_suite.perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
+from perf_tests_suite.perf_tests.predict.fake_run import LISTENERS
+from perf_tests_suite.perf_tests.predict.rounds import attention_passes, passes, updates
 from perf_tests_suite.perf_tests.records.record import COUNTERS, Json
 from perf_tests_suite.perf_tests.user_code.named import stray
 

@@ -52,9 +52,9 @@ from perf_tests_suite.perf_tests.passes.memory_watch import (
 from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, label_of
 from perf_tests_suite.perf_tests.predict.costs import tensors_in
 from perf_tests_suite.perf_tests.predict.counters import Counters
-from perf_tests_suite.perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests_suite.perf_tests.predict.expectation import expect
 from perf_tests_suite.perf_tests.predict.fake_run import MODEL_SOURCE
+from perf_tests_suite.perf_tests.predict.parts import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests_suite.perf_tests.records.record import Json, thinned
 from perf_tests_suite.perf_tests.traces.trace import PHASES, layer_of
 

@@ -36,14 +36,13 @@ from perf_tests_suite.perf_tests.hardware.device import proc_values
 from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensor, TorchDispatchMode, wrappers_of_calls
 from perf_tests_suite.perf_tests.passes.kernels import exported_trace
 from perf_tests_suite.perf_tests.predict.costs import mutated_tensors, operator_name, tensors_in
-from perf_tests_suite.perf_tests.predict.counting import (
+from perf_tests_suite.perf_tests.predict.counting import StorageTracker, place_among
+from perf_tests_suite.perf_tests.predict.parts import (
     BACKWARD_PASS,
     StorageBlock,
     StorageChange,
-    StorageTracker,
     live_after,
     live_at_peak,
-    place_among,
 )
 
 # The allocator's side.

@@ -1,22 +1,17 @@
-"""The cost of one operation on a device: launches, FLOPs and bytes, from its name and its tensors' shapes alone."""
+"""The cost of one operation on a device: launches, FLOPs and bytes, from its name and its tensors' shapes alone.
 
-import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+No torch: what `recorded` replays is as good a tensor as torch's own, and goes by the same rules."""
+
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import zip_longest
 from math import prod
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
-
-from perf_tests_suite.perf_tests.hardware.datasheets import CudaLibraries, libraries_on
 from perf_tests_suite.perf_tests.hardware.limits import KernelCost
-from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensor, operator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1}
 """The place of the left factor among the arguments."""
@@ -69,32 +64,48 @@ def operator_name(operator: Any) -> str:
     return str(operator.overloadpacket)
 
 
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator["Tensor"]:
     """Every tensor among arguments or results, nested lists and dictionaries included."""
     for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
+        if isinstance(value, list | tuple):
             yield from tensors_in(value)
         elif isinstance(value, dict):
             yield from tensors_in(value.values())
+        elif hasattr(value, "element_size"):
+            yield value
 
 
-def mutated_tensors(name: str, args: tuple[Any, ...]) -> list[Tensor]:
+def mutated_tensors(name: str, args: tuple[Any, ...]) -> list["Tensor"]:
     """What an operation on lists of tensors changes in place; it returns nothing."""
     places = (0, 2, 3) if name.startswith("aten._fused_adam") else (0,)  # parameters and moments; gradients are read
     return list(tensors_in(args[place] for place in places)) if name.startswith(_ON_LISTS) else []
 
 
-def only_writes(func: Any, name: str, args: tuple[Any, ...]) -> bool:
-    """Whether an operation writes into its first argument, or a list of them, and changes no shape: of fake tensors,
-    which have no values, but some of one element."""
-    first = args[:1] if name.endswith("_") and torch.Tag.inplace_view not in func.tags else ()
-    return bool(first) and all(isinstance(tensor, FakeTensor) and tensor.numel() > 1 for tensor in tensors_in(first))
+@cache
+def is_pointwise(operator: Any) -> bool:
+    """Whether it computes each element by itself, as torch tags it."""
+    return any(tag.name == "pointwise" for tag in operator.tags)
+
+
+def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of operands that fit one another."""
+    sizes = zip_longest(*map(reversed, shapes), fillvalue=1)
+    return tuple(next((size for size in along if size != 1), 1) for along in sizes)[::-1]
+
+
+def is_one_dense_block(tensor: "Tensor") -> bool:
+    """Whether its elements lie side by side, in any order of its dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def launches_and_cost(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor],
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list["Tensor"], outputs: list["Tensor"],
     float32_rate: str, on_cuda: bool,
 ) -> tuple[int, KernelCost]:  # fmt: skip
     """How often an operation launches a kernel, and its cost: FLOPs and bytes of all launches, strided elements of one.
@@ -128,8 +139,8 @@ def launches_and_cost(
             least = min(queries, keys) if is_causal else 0
             pairs = least * (least + 1) // 2 + (queries - least) * keys
             flops = products * 2 * batch * heads * pairs * int(width)
-        rates = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: float32_rate, torch.float64: "fp64"}
-        rate = rates[factor.dtype]
+        rates = {"bfloat16": "bf16", "float16": "fp16", "float32": float32_rate, "float64": "fp64"}
+        rate = rates[str(factor.dtype).removeprefix("torch.")]
     return launches, KernelCost(
         name, flops, least_traffic_bytes(name, inputs, outputs), rate, strided, summed, side=side
     )
@@ -145,10 +156,10 @@ def linear_cross_entropy_flops(input_NK: Sequence[int], weight_VK: Sequence[int]
     return 2 * prod(input_NK) * weight_VK[0] * products
 
 
-def least_traffic_bytes(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def least_traffic_bytes(name: str, inputs: list["Tensor"], outputs: list["Tensor"]) -> int:
     """Every input read once, of a table only the rows looked up; every output written once."""
 
-    def touched(*tensors: Tensor) -> int:
+    def touched(*tensors: "Tensor") -> int:
         """Bytes of the distinct elements in memory: an expanded dimension counts once."""
         count = 0
         for one in tensors:
@@ -230,7 +241,9 @@ Strides = list[int]
 """Bytes from one element to the next, by dimension."""
 
 
-def index_splits(operator: Any, name: str, args: tuple[Any, ...], inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def index_splits(
+    operator: Any, name: str, args: tuple[Any, ...], inputs: list["Tensor"], outputs: list["Tensor"]
+) -> int:
     """Launches of one operation on CUDA: 1 where 32 bits suffice."""
     tensors = [*inputs, *outputs]
     if all(_last_byte(tensor.shape, _byte_strides(tensor)) <= LARGEST_INDEX for tensor in tensors):
@@ -247,17 +260,17 @@ def index_splits(operator: Any, name: str, args: tuple[Any, ...], inputs: list[T
     elif name in COPIES and len({tensor.dtype for tensor in tensors}) == 1:
         if all(tensor.is_contiguous() for tensor in tensors):
             return 1  # cudaMemcpyAsync
-    elif name not in COPIES and torch.Tag.pointwise not in operator.tags:
+    elif name not in COPIES and not is_pointwise(operator):
         return 1
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    shape = broadcast(*(tensor.shape for tensor in tensors))
     return _parts(*coalesced(list(shape), [strides_in(tensor, shape) for tensor in tensors]))
 
 
-def _byte_strides(tensor: Tensor) -> Strides:
+def _byte_strides(tensor: "Tensor") -> Strides:
     return [stride * tensor.element_size() for stride in tensor.stride()]
 
 
-def strides_in(tensor: Tensor, shape: Sequence[int]) -> Strides:
+def strides_in(tensor: "Tensor", shape: Sequence[int]) -> Strides:
     """Return the strides of `tensor` broadcast to `shape`."""
     own = [stride if size > 1 else 0 for size, stride in zip(tensor.shape, _byte_strides(tensor), strict=True)]
     return [0] * (len(shape) - tensor.dim()) + own
@@ -295,18 +308,18 @@ def _parts(sizes: list[int], strides: list[Strides]) -> int:
 # aten/src/ATen/native/cuda/CUDALoops.cuh, `gpu_kernel_impl_nocast`). On a fast memory these divisions bound it.
 
 
-def strided_elements(operator: Any, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+def strided_elements(operator: Any, name: str, inputs: Sequence["Tensor"], outputs: Sequence["Tensor"]) -> int:
     """Elements that one operation addresses one by one; 0 where its tensors are dense, or it is not elementwise."""
-    if name not in COPIES and torch.Tag.pointwise not in operator.tags:
+    if name not in COPIES and not is_pointwise(operator):
         return 0
     # One number is read once and kept.
     tensors = [tensor for tensor in (*inputs, *outputs) if tensor.numel() > 1]
     first = tensors[0] if tensors else None
     # Most often one order of dimensions is dense in all of them.
     alike = all(tensor.shape == first.shape and tensor.stride() == first.stride() for tensor in tensors)  # type: ignore[union-attr]
-    if first is None or (alike and torch.ops.aten.is_non_overlapping_and_dense(first)):
+    if first is None or (alike and is_one_dense_block(first)):
         return 0
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    shape = broadcast(*(tensor.shape for tensor in tensors))
     longer = [dim for dim, size in enumerate(shape) if size > 1]
     strides = [[strides_in(tensor, shape)[dim] for dim in longer] for tensor in tensors]
     sizes, strides = coalesced([shape[dim] for dim in longer], strides)
@@ -314,131 +327,3 @@ def strided_elements(operator: Any, name: str, inputs: Sequence[Tensor], outputs
         own == [tensor.element_size()] for own, tensor in zip(strides, tensors, strict=True)
     )
     return 0 if is_dense else prod(shape)
-
-
-# CUDA's rules applied to CPU tensors: which operations autocast keeps in float32, and which attention is fused.
-#
-# Fake CUDA tensors abort a process whose torch has no CUDA. So GPU code is counted on CPU tensors under CPU autocast,
-# and this mode corrects what CUDA does differently.
-
-
-HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
-LISTS = {
-    "float32": "AT_FORALL_FP32",
-    "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
-    "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
-}
-
-_SIXTEEN_BIT = (torch.bfloat16, torch.float16)
-
-MASK_ALIGNMENT = 8
-"""The memory-efficient kernel reads rows of a mask that begin at multiples of so many elements."""
-
-_PYTHON_NAMES = {"__pow__", "__rpow__", "cross_entropy"}
-"""Calls of listed operators under other names, or made of listed ones that run out of sight of the mode."""
-
-
-def op_lists(header: str) -> dict[str, set[str]]:
-    """Names of operators by policy; raises ValueError where a policy is missing."""
-    # A line that ends in a backslash continues in the next.
-    joined = header.replace("\\\n", " ")
-    lists = {}
-    for policy, macro in LISTS.items():
-        found = re.search(rf"#define {macro}\(_\)(.*)", joined)
-        if found is None:
-            raise ValueError(f"{HEADER} defines no {macro}; this torch lists its operators in another way.")
-        entry = r'"(\w+)[\w.]*"' if policy == "append dtype" else r"_\((\w+)(?:,\s*\w+)?\)"
-        lists[policy] = set(re.findall(entry, found[1]))
-    return lists
-
-
-@cache
-def float32_calls() -> tuple[set[str], set[str]]:
-    """Names of calls whose arguments CUDA's autocast casts to float32, and of those that it gives a dtype if they have
-    none, as the installed torch says."""
-    lists = op_lists(HEADER.read_text())
-    return lists["float32"] | lists["append dtype"] | _PYTHON_NAMES, lists["set dtype"]
-
-
-def libraries_here(device: torch.device) -> CudaLibraries | None:
-    """Return the libraries of this GPU; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    major, _ = torch.cuda.get_device_capability(device)
-    return libraries_on(major, torch.__version__, os.environ, torch.backends.cudnn.version())
-
-
-class CudaRules(TorchFunctionMode):
-    """Enter it around everything that runs Python code of the model."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            return fused_attention(*args, **kwargs)
-        if torch.is_autocast_enabled("cpu"):
-            name, (runs_in_float32, returns_float32) = getattr(func, "__name__", ""), float32_calls()
-            if name in runs_in_float32:
-                is_half = [isinstance(value, Tensor) and value.dtype in _SIXTEEN_BIT for value in args]
-                args = tuple(value.float() if half else value for value, half in zip(args, is_half, strict=True))
-            elif name in returns_float32 and kwargs.get("dtype") is None and args[0].dtype in _SIXTEEN_BIT:
-                # The kernel itself reads 16 bits and writes 32, without a copy.
-                kwargs = {**kwargs, "dtype": torch.float32}
-        return func(*args, **kwargs)
-
-
-def fused_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """The kernel that a GPU uses: flash for 16 bits, memory-efficient for float32 and for a mask, else PyTorch's math.
-
-    The latter takes what no kernel does: tensors without heads, and groups of queries in the memory-efficient one
-    (PyTorch, native/transformers/cuda/sdp_utils.cpp). cuDNN's kernel, which torch prefers for 16 bits on some cards,
-    makes and saves tensors of the same sizes. Assumes compute capability 8.0 or more and head widths that are multiples
-    of 8, as in all of the suite's sizes.
-    """
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        if attn_mask is not None and attn_mask.dtype != torch.bool:
-            attn_mask = attn_mask.to(dtype)
-    is_flash = query.dtype in _SIXTEEN_BIT and attn_mask is None
-    if query.dim() != 4 or (enable_gqa and not is_flash):
-        with sdpa_kernel(SDPBackend.MATH):
-            return F.scaled_dot_product_attention(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )
-    if is_flash:
-        return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    if attn_mask is not None:  # as native/transformers/attention.cpp prepares it
-        if attn_mask.dtype == torch.bool:
-            attn_mask = torch.where(attn_mask, 0.0, torch.full((), -torch.inf, dtype=query.dtype))
-        keys = attn_mask.shape[-1]
-        if keys % MASK_ALIGNMENT:
-            attn_mask = F.pad(attn_mask, (0, MASK_ALIGNMENT - keys % MASK_ALIGNMENT))[..., :keys]
-        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-    efficient = operator("_scaled_dot_product_efficient_attention")
-    records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    return efficient(query, key, value, attn_mask, records_graph, dropout_p, is_causal, scale=scale)[0]
-
-
-def follow_rules(module: nn.Module) -> None:
-    """Enter the rules with each call of `module`, because autograd hides modes from what a checkpoint recomputes."""
-    rules = CudaRules()
-
-    def enter(module: nn.Module, inputs: Any) -> None:
-        rules.__enter__()  # type: ignore[no-untyped-call]
-
-    def leave(module: nn.Module, inputs: Any, output: Any) -> None:
-        rules.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-    module.register_forward_pre_hook(enter)
-    module.register_forward_hook(leave, always_call=True)

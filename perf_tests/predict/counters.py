@@ -41,7 +41,8 @@ from perf_tests_suite.perf_tests.predict.costs import (
     MATRIX_PRODUCTS,
     linear_cross_entropy_flops,
 )
-from perf_tests_suite.perf_tests.predict.counting import (
+from perf_tests_suite.perf_tests.predict.fake_run import fake_run, fake_training
+from perf_tests_suite.perf_tests.predict.parts import (
     FORMER_PASS,
     GRADIENTS,
     INPUTS,
@@ -50,7 +51,7 @@ from perf_tests_suite.perf_tests.predict.counting import (
     WORKSPACES,
     PartCounters,
 )
-from perf_tests_suite.perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, passes, updates
+from perf_tests_suite.perf_tests.predict.rounds import attention_passes, passes, updates
 from perf_tests_suite.perf_tests.records.record import Json, cache_folder
 from perf_tests_suite.perf_tests.records.store import write_whole
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, guarded

@@ -5,12 +5,9 @@ or allocated, and the counters are the same as with real tensors."""
 
 import inspect
 import weakref
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import accumulate, groupby
+from dataclasses import replace
 from pathlib import Path
 from traceback import walk_stack
 from typing import Any
@@ -28,43 +25,21 @@ from perf_tests_suite.perf_tests.hardware.torch_private import (
     backward_number,
 )
 from perf_tests_suite.perf_tests.predict import costs
-from perf_tests_suite.perf_tests.predict.allocator import CUDA_BLOCK_BYTES, Log
-from perf_tests_suite.perf_tests.predict.costs import CudaRules
-
-# A log of tensor storages as they are allocated and freed: how much is held when, and by what.
-#
-# A storage is a block of memory that views share. A weak reference follows it, so that it counts as free when its
-# last tensor is gone, as in the allocator.
-
-
-TEMPORARIES = "temporaries"
-
-
-@dataclass
-class StorageBlock:
-    """One storage, from its allocation on."""
-
-    bytes: int
-    operator: str
-    place: str
-    """`model/attention.py:48`; empty where no known line of the model made it."""
-    category: str
-    on_host: bool
-    is_saved: bool = False
-    """Whether autograd keeps it for the backward pass."""
-
-
-@dataclass(frozen=True)
-class StorageChange:
-    """One allocation or release."""
-
-    block: StorageBlock
-    is_allocation: bool
-
-    @property
-    def bytes(self) -> int:
-        """Bytes taken, negative when freed."""
-        return self.block.bytes if self.is_allocation else -self.block.bytes
+from perf_tests_suite.perf_tests.predict.allocator import CUDA_BLOCK_BYTES
+from perf_tests_suite.perf_tests.predict.cuda_rules import CudaRules
+from perf_tests_suite.perf_tests.predict.parts import (
+    ACTIVATIONS,
+    BACKWARD_PASS,
+    PARAMETERS,
+    TEMPORARIES,
+    WEIGHT_COPIES,
+    OpenPart,
+    Parts,
+    StorageBlock,
+    StorageChange,
+    add_launches,
+    finished,
+)
 
 
 class StorageTracker:
@@ -161,63 +136,8 @@ class StorageTracker:
             self.changes.append(StorageChange(block, False))
 
 
-PARAMETERS = "parameters"
-INPUTS = "inputs"
-GRADIENTS = "gradients"
-OPTIMIZER_STATE = "optimizer state"
-ACTIVATIONS = "activations"
-WEIGHT_COPIES = "autocast's weight copies"
-WORKSPACES = "library workspaces"
-"""Workspaces of cuBLAS, which Counting does not see."""
-
-FORMER_PASS = "former pass"
-"""Outputs, and perhaps the graph, of a pass before that a loop still holds."""
-
 _USUAL = {"aten.all": True, "aten.any": False}
 """What a check of all values finds where nothing is unusual: no padding, no packing, no infinity."""
-
-BACKWARD_PASS = "backward pass"
-"""The place of blocks made by autograd, whose caller's line would mislead."""
-
-
-@dataclass(frozen=True)
-class PartCounters:
-    """Counters of one part. Bytes held are by category."""
-
-    kernels: Counter[KernelCost]
-    """Launches; those of one operation share its bytes evenly."""
-    saved_bytes: int
-    """Saved for the backward pass, each storage once in its first part, without named ones such as parameters."""
-    live_at_start: Counter[str]
-    log: Log
-    """Every allocation and release, for an allocator to play."""
-    log_before: Log
-    """The same since the part before, or since anything was there."""
-    allocations: Counter[tuple[int, str, str]]
-    """Number of blocks by (bytes, operator, place)."""
-    host_reads: int = 0
-    """Values on the device that the host waits for, as `.item()` does."""
-
-    @cached_property
-    def live_at_peak(self) -> Counter[str]:
-        return live_at_peak(self.log, self.live_at_start)
-
-    @cached_property
-    def live_at_end(self) -> Counter[str]:
-        return live_after(self.log, self.live_at_start)
-
-    @property
-    def peak_bytes(self) -> int:
-        return self.live_at_peak.total()
-
-
-@dataclass
-class _OpenPart:
-    first_change: int
-    last_change: int = 0
-    kernels: Counter[KernelCost] = field(default_factory=Counter)
-    saved_bytes: int = 0
-    host_reads: int = 0
 
 
 class Counting(TorchDispatchMode):
@@ -236,8 +156,8 @@ class Counting(TorchDispatchMode):
         self.tracker = StorageTracker(self.on_cuda)
         self._float32_rate = float32_rate
         self._source = None if source is None else f"{source}/"
-        self._parts: dict[str, _OpenPart] = {}
-        self._current = _OpenPart(0)
+        self._parts: dict[str, OpenPart] = {}
+        self._current = OpenPart(0)
         self._stack = ExitStack()
 
     def __enter__(self) -> "Counting":
@@ -268,54 +188,16 @@ class Counting(TorchDispatchMode):
     def part(self, name: str) -> Iterator[None]:
         """Count what runs inside under this name."""
         outside = self._current
-        self._current = part = _OpenPart(self.tracker.settle())
+        self._current = part = OpenPart(self.tracker.settle())
         with torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor):
             yield
         part.last_change = self.tracker.settle()
         self._parts[name] = part
         self._current = outside
 
-    def finished(self) -> dict[str, PartCounters]:
+    def finished(self) -> Parts:
         """The counters of each part; call it when all categories are known."""
-        living: defaultdict[tuple[str, int], list[StorageBlock]] = defaultdict(list)
-        born: dict[int, int] = {}
-
-        def logged(changes: Iterable[StorageChange]) -> Log:
-            """The log of the next stretch. What is freed at one moment, perhaps in order of address, goes by age."""
-            log: list[tuple[str, int, int]] = []
-            kept = (change for change in changes if change.bytes)
-            for is_allocation, run in groupby(kept, lambda change: change.is_allocation):
-                blocks = [change.block for change in run]
-                if not is_allocation:
-                    blocks.sort(key=lambda block: -born[id(block)])
-                for block in blocks:
-                    same = living[block.category, block.bytes]
-                    if is_allocation:
-                        born[id(block)] = len(born)
-                        same.append(block)
-                        log.append((block.category, block.bytes, 0))
-                    else:
-                        younger = next(place for place, other in enumerate(reversed(same)) if other is block)
-                        del same[-1 - younger]
-                        log.append((block.category, -block.bytes, younger))
-            return tuple(log)
-
-        found, held, done = dict[str, PartCounters](), Counter[str](), 0
-        for name, part in self._parts.items():
-            before = logged(self.tracker.changes[done : part.first_change])
-            during = self.tracker.changes[part.first_change : part.last_change]
-            made = [change.block for change in during if change.is_allocation]
-            found[name] = PartCounters(
-                kernels=+part.kernels,
-                saved_bytes=part.saved_bytes,
-                live_at_start=live_after(before, held),
-                log=logged(during),
-                log_before=before,
-                allocations=Counter((block.bytes, block.operator, block.place) for block in made),
-                host_reads=part.host_reads,
-            )
-            held, done = found[name].live_at_end, part.last_change
-        return found
+        return finished(self.tracker.changes, self._parts)
 
     def _note_saved(self, tensor: Tensor) -> Tensor:
         detached, new_bytes = self.tracker.saved(tensor)
@@ -331,7 +213,7 @@ class Counting(TorchDispatchMode):
         name = costs.operator_name(func)
         if name == "aten._local_scalar_dense":
             return self._number_on_the_host(func, args)
-        if self.guesses_values and costs.only_writes(func, name, args):
+        if self.guesses_values and only_writes(func, name, args):
             # Nothing is made, and code that is known to fit its tensors needs no check; a check takes most of the time.
             result = args[0] if isinstance(args[0], Tensor) else None
         else:
@@ -355,11 +237,7 @@ class Counting(TorchDispatchMode):
                 # Autograd itself records no graph in a backward pass; a checkpoint does.
                 if backward_number() is not None and torch.is_grad_enabled():
                     cost = replace(cost, is_recomputed=True)
-                # They share the operation's bytes; no byte is lost in dividing.
-                share, left_over = divmod(cost.bytes, launches)
-                if left_over:
-                    self._current.kernels[replace(cost, bytes=share + 1)] += left_over
-                self._current.kernels[cost if launches == 1 else replace(cost, bytes=share)] += launches - left_over
+                add_launches(self._current.kernels, cost, launches)
                 self.note(inputs, outputs, cost, launches)
         return result
 
@@ -389,23 +267,12 @@ class Counting(TorchDispatchMode):
         return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
 
 
-Changes = Sequence[tuple[str, int, *tuple[int, ...]]]
-"""Category and bytes of each, negative when freed, and perhaps more, as in a `Log`."""
-
-
-def live_after(changes: Changes, at_start: Counter[str]) -> Counter[str]:
-    """Bytes held by category after all changes."""
-    held = at_start.copy()
-    for category, size, *_ in changes:
-        held[category] += size
-    return +held  # without zeros, which a Counter keeps
-
-
-def live_at_peak(changes: Changes, at_start: Counter[str]) -> Counter[str]:
-    """Bytes held by category at the first moment of the peak, the start included."""
-    sums = accumulate((size for _, size, *_ in changes), initial=0)
-    number, _ = max(enumerate(sums), key=lambda item: item[1])
-    return live_after(changes[:number], at_start)
+def only_writes(func: Any, name: str, args: tuple[Any, ...]) -> bool:
+    """Whether an operation writes into its first argument, or a list of them, and changes no shape: of fake tensors,
+    which have no values, but some of one element."""
+    first = args[:1] if name.endswith("_") and torch.Tag.inplace_view not in func.tags else ()
+    tensors = costs.tensors_in(first)
+    return bool(first) and all(isinstance(tensor, FakeTensor) and tensor.numel() > 1 for tensor in tensors)
 
 
 def place_among(lines: Iterable[tuple[str, int]], source: str | None) -> str:

@@ -1,33 +1,22 @@
 """Training steps run on fake tensors: each part is counted once, for every phase that contains it."""
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 from perf_tests_suite import model as model_package
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.training import Training, optimizer_that_runs
-from perf_tests_suite.model.transformer import MultiHeadAttention, TransformerLM, blocks_per_checkpoint
+from perf_tests_suite.model.transformer import MultiHeadAttention, TransformerLM
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware.clock import tensor_dtype
 from perf_tests_suite.perf_tests.hardware.torch_private import bound_fake_shapes, fake_tensors
-from perf_tests_suite.perf_tests.predict.allocator import Log
-from perf_tests_suite.perf_tests.predict.costs import follow_rules
-from perf_tests_suite.perf_tests.predict.counting import (
-    GRADIENTS,
-    INPUTS,
-    OPTIMIZER_STATE,
-    PARAMETERS,
-    Counting,
-    PartCounters,
-)
+from perf_tests_suite.perf_tests.predict.counting import Counting
+from perf_tests_suite.perf_tests.predict.cuda_rules import follow_rules
+from perf_tests_suite.perf_tests.predict.parts import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, Parts
 from perf_tests_suite.perf_tests.user_code.attention import FAKE_RUN, attention_named, is_user_function
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
 from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
@@ -39,35 +28,12 @@ MODEL_SOURCE = Path(model_package.__file__).parent
 HOST = torch.device("cpu")
 
 
-Parts = dict[str, PartCounters]
+def count_passes(case: LanguageModelCase, kind: type[Counting] = Counting) -> Parts:
+    """Counters of `inference`, or of `forward`, `loss` and `backward`, every layer counted, in a counter of this kind.
 
-
-@lru_cache(maxsize=256)
-def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
-    """Counters of `inference`, or of `forward`, `loss` and `backward` for every phase that records a graph.
-
-    Counted are a few layers and one more, from which all are extrapolated, unless `all_layers` are asked for. Blocks
-    that share a checkpoint count as one layer; those left over follow them, as in the model. A model of the user's own
-    is counted whole, because its layers are not known. Only weights and batch are held at the start; the logits are
-    freed after the loss. The optimizer of `case` does not matter.
+    Only weights and batch are held at the start; the logits are freed after the loss.
     """
-    # The first layer of an inference differs, because the caller still holds its input.
-    few = 1 if case.phase_row.records_graph else 2
-    blocks = max(1, blocks_per_checkpoint(case.checkpoint))
-    layers, left_over = divmod(case.config.num_layers, blocks)
-    if all_layers or layers <= few + 1 or case.user_model is not None:
-        return count_passes(case)
-    depths = (few * blocks + left_over, (few + 1) * blocks + left_over)
-    less, more = (count_passes(replace(case, config=replace(case.config, num_layers=depth))) for depth in depths)
-    try:
-        return {name: extrapolated(less[name], more[name], layers - few) for name in less}
-    except NotOfEqualLayersError:
-        return count_passes(case)
-
-
-def count_passes(case: LanguageModelCase) -> Parts:
-    """The same, with every layer counted."""
-    with fake_run(case.device, case.precision) as counting:
+    with fake_run(case.device, case.precision, kind) as counting:
         training = fake_training(case)
         counting.claim(PARAMETERS)
         counting.guesses_values = case.user_model is None and not is_user_function(case.attention)
@@ -91,15 +57,14 @@ def count_passes(case: LanguageModelCase) -> Parts:
         return counting.finished()
 
 
-@lru_cache(maxsize=256)
-def updates(case: LanguageModelCase) -> Parts:
+def count_updates(case: LanguageModelCase, kind: type[Counting] = Counting) -> Parts:
     """Counters of `first_update`, which makes the optimizer's state, and of `update`, which finds it there.
 
     Only weights, gradients and state are held. Raises UserCodeError for an optimizer of the user's that has none.
     """
     of_user = case.user_optimizer
     implementation = "default" if of_user else case.optimizer or "default"
-    with fake_run(case.device, case.precision) as counting:
+    with fake_run(case.device, case.precision, kind) as counting:
         training = fake_training(case, optimizer_that_runs(implementation, torch.device(case.device)))
         counting.claim(PARAMETERS)
         if of_user is not None:
@@ -138,10 +103,9 @@ def _refuse_to_guess(counting: Counting, training: Training, own: UserOptimizer)
     training.optimizer.register_step_post_hook(guess(True))
 
 
-@lru_cache(maxsize=256)
-def attention_passes(case: AttentionCase) -> Parts:
+def count_attention(case: AttentionCase, kind: type[Counting] = Counting) -> Parts:
     """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
-    with fake_run(case.device, case.precision) as counting:
+    with fake_run(case.device, case.precision, kind) as counting:
         dtype = tensor_dtype(PRECISIONS[case.precision])
         leaves = [torch.zeros(case.query_shape, dtype=dtype).requires_grad_() for _ in range(3)]
         gradient_BTK = torch.zeros(case.query_shape, dtype=dtype)
@@ -199,56 +163,3 @@ def fake_training(case: LanguageModelCase, optimizer: str = "loop") -> Training:
 def make_loss_scale(training: Training) -> None:
     """Make the scale, which a scaler makes at its first use."""
     training.scaler.scale(torch.zeros(()))
-
-
-# Counters of a deep model, exactly, from those of two shallow ones that differ by one layer.
-#
-# The log of a model of L equal layers is a beginning, L times one layer, and an end, and after its last allocation the
-# same of what is freed. What the log of the deeper one has more is a layer: it is what stands before it once more, or
-# frees alone. For logs of another form, or where a count would be negative, NotOfEqualLayersError is raised.
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-class NotOfEqualLayersError(Exception):
-    """The counters do not grow by the same amount with each layer; count all layers."""
-
-
-def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> PartCounters:
-    """The counters of a model with `further_layers` more layers than `few`, which has one less than `more`."""
-
-    def line(less: Counter[Key], more: Counter[Key]) -> Counter[Key]:
-        """Each count, extrapolated linearly."""
-        found = Counter({key: less[key] + (more[key] - less[key]) * further_layers for key in {**less, **more}})
-        if min(found.values(), default=0) < 0:
-            raise NotOfEqualLayersError("a count would be negative")
-        return +found  # without zeros, which a Counter keeps and a count of such a model would not have
-
-    def repeated(short: Log, long: Log) -> Log:
-        """The log with as many layers more; what is freed after the last allocation is of all, repeats by itself."""
-        one, two = (max((place for place, change in enumerate(log, 1) if change[1] > 0), default=0)
-                    for log in (short, long))  # fmt: skip
-        whole: Log = ()
-        for less, more in ((short[:one], long[:two]), (short[one:], long[two:])):
-            pairs, layer = enumerate(zip(less, more, strict=False)), max(0, len(more) - len(less))
-            same = next((place for place, (first, second) in pairs if first != second), min(len(less), len(more)))
-            added = more[same : same + layer]
-            is_known = added == more[max(0, same - layer) : same] or all(size < 0 for _, size, _ in added)
-            if less[same:] != more[same + layer :] or not is_known:
-                raise NotOfEqualLayersError("the logs of the two depths differ in the middle")
-            whole += more[:same] + added * further_layers + more[same + layer :]
-        return whole
-
-    scalars = line(
-        Counter(saved=few.saved_bytes, reads=few.host_reads), Counter(saved=more.saved_bytes, reads=more.host_reads)
-    )
-    return PartCounters(
-        kernels=line(few.kernels, more.kernels),
-        saved_bytes=scalars["saved"],
-        live_at_start=line(few.live_at_start, more.live_at_start),
-        log=repeated(few.log, more.log),
-        log_before=repeated(few.log_before, more.log_before),
-        allocations=line(few.allocations, more.allocations),
-        host_reads=scalars["reads"],
-    )

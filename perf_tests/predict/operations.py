@@ -46,8 +46,9 @@ from perf_tests_suite.perf_tests.hardware.torch_private import (
 from perf_tests_suite.perf_tests.phases import FULL_STEP
 from perf_tests_suite.perf_tests.predict.compiling import Compilation
 from perf_tests_suite.perf_tests.predict.counters import NotCountedError
-from perf_tests_suite.perf_tests.predict.counting import INPUTS, PARAMETERS, Counting
+from perf_tests_suite.perf_tests.predict.counting import Counting
 from perf_tests_suite.perf_tests.predict.fake_run import HOST, fake_run, fake_training
+from perf_tests_suite.perf_tests.predict.parts import INPUTS, PARAMETERS
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.user_code.attention import FAKE_RUN, attention_named
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, guarded

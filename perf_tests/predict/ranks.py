@@ -20,7 +20,7 @@ from perf_tests_suite.perf_tests.hardware.datasheets import FITS
 from perf_tests_suite.perf_tests.hardware.limits import Message, ParameterShapes, Shape
 from perf_tests_suite.perf_tests.hardware.torch_private import fake_tensors
 from perf_tests_suite.perf_tests.predict.counters import counters_of
-from perf_tests_suite.perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests_suite.perf_tests.predict.parts import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests_suite.perf_tests.predict.step import PredictedCase, TargetMachine, predict_case
 
 MOST_RANKS = 65536

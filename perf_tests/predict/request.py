@@ -24,9 +24,9 @@ from perf_tests_suite.perf_tests.hardware.device import open_device
 from perf_tests_suite.perf_tests.hardware.limits import ceilings_of
 from perf_tests_suite.perf_tests.hardware.machine import physical_cores
 from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, phases_of
-from perf_tests_suite.perf_tests.predict import screens, step
+from perf_tests_suite.perf_tests.predict import recorded, screens, step
 from perf_tests_suite.perf_tests.predict.calibration import calibration_of, recorded_passes, typed_pass
-from perf_tests_suite.perf_tests.predict.costs import libraries_here
+from perf_tests_suite.perf_tests.predict.cuda_rules import libraries_here
 from perf_tests_suite.perf_tests.predict.machine import ceilings_here
 from perf_tests_suite.perf_tests.predict.ranks import MOST_RANKS, predict_ranks
 from perf_tests_suite.perf_tests.predict.step import TargetMachine
@@ -53,8 +53,13 @@ class Answer:
 def predict(arguments: argparse.Namespace) -> Answer:
     """Predict what is asked for: attention alone, one rank of many, contexts, batch sizes, checkpoints, or one step.
 
-    Raises ValueError with one sentence.
+    What the record of `model/` holds is not counted again. Raises ValueError with one sentence.
     """
+    with recorded.in_use():
+        return _predict(arguments)
+
+
+def _predict(arguments: argparse.Namespace) -> Answer:
     machine = _calibrated(arguments, requested_machine(arguments.gpu))
 
     def answer(lines: list[str], data: Json, fits: bool, *cases: Case) -> Answer:

@@ -12,7 +12,7 @@ from perf_tests_suite.perf_tests.hardware.datasheets import FLASH, FRAGMENTATION
 from perf_tests_suite.perf_tests.phases import label_of, optimizer_label
 from perf_tests_suite.perf_tests.predict.calibration import CALIBRATED_WORDS
 from perf_tests_suite.perf_tests.predict.costs import LARGEST_INDEX
-from perf_tests_suite.perf_tests.predict.counting import FORMER_PASS, WORKSPACES
+from perf_tests_suite.perf_tests.predict.parts import FORMER_PASS, WORKSPACES
 from perf_tests_suite.perf_tests.predict.ranks import RankPrediction
 from perf_tests_suite.perf_tests.predict.step import (
     MOST_SEQUENCES,

@@ -15,7 +15,7 @@ from perf_tests_suite.perf_tests.hardware.limits import Ceilings, KernelGroup, P
 from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, FIRST_STEP, LANGUAGE_MODEL, phases_of, place_of
 from perf_tests_suite.perf_tests.predict.allocator import AllocatorPeaks, DeviceFullError
 from perf_tests_suite.perf_tests.predict.counters import Allocation, Counters, allocator_peaks, counters_of
-from perf_tests_suite.perf_tests.predict.counting import OPTIMIZER_STATE
+from perf_tests_suite.perf_tests.predict.parts import OPTIMIZER_STATE
 
 if TYPE_CHECKING:
     from perf_tests_suite.perf_tests.predict.calibration import Calibration

@@ -12,13 +12,12 @@ from perf_tests_suite.perf_tests.hardware.limits import KernelCost
 from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode, operator
 from perf_tests_suite.perf_tests.predict.costs import (
     LINEAR_CROSS_ENTROPY,
-    CudaRules,
     accumulator_bytes,
     launches_of,
     multi_tensor_launches,
-    op_lists,
 )
 from perf_tests_suite.perf_tests.predict.counting import Counting
+from perf_tests_suite.perf_tests.predict.cuda_rules import CudaRules, op_lists
 
 HALF, FLOAT = torch.bfloat16, torch.float32
 

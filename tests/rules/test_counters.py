@@ -30,10 +30,11 @@ from perf_tests_suite.perf_tests.hardware.datasheets import libraries_on
 from perf_tests_suite.perf_tests.phases import FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, ZERO_GRAD, phases_of
 from perf_tests_suite.perf_tests.predict import counters as module
 from perf_tests_suite.perf_tests.predict import fake_run
+from perf_tests_suite.perf_tests.predict import rounds as counted_rounds
 from perf_tests_suite.perf_tests.predict.costs import tensors_in
 from perf_tests_suite.perf_tests.predict.counters import Counters, counters_of, counters_or_reason, needed_bytes
-from perf_tests_suite.perf_tests.predict.counting import OPTIMIZER_STATE, WORKSPACES
 from perf_tests_suite.perf_tests.predict.ledger import user_grid
+from perf_tests_suite.perf_tests.predict.parts import OPTIMIZER_STATE, WORKSPACES
 from tests.support import allocator_peak
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
@@ -240,11 +241,11 @@ def test_a_change_of_the_code_is_seen_in_its_counters(name: str, monkeypatch: py
     def counted(change: Callable[[Tensor], Tensor]) -> Counters:
         planted = replace(ATTENTION["naive"], build=lambda: lambda q, k, v: naive_attention(change(q), k, v))
         monkeypatch.setitem(ATTENTION, "naive", planted)
-        fake_run.attention_passes.cache_clear()
+        counted_rounds.attention_passes.cache_clear()
         return counters_of(attention_case(phase=f"attention_{part}", sequence_length=64))
 
     before, after = counted(lambda query: query), counted(change)
-    fake_run.attention_passes.cache_clear()
+    counted_rounds.attention_passes.cache_clear()
     assert {one: getattr(after, one) - getattr(before, one) for one in differences} == differences
 
 
@@ -252,9 +253,9 @@ def test_a_loss_read_back_in_a_step_is_one_more_value_that_the_host_waits_for(mo
     backward, found = Training.backward, []
     for change in (backward, lambda self, loss: (loss.item(), backward(self, loss))):
         monkeypatch.setattr(Training, "backward", change)
-        fake_run.passes.cache_clear()
+        counted_rounds.passes.cache_clear()
         found.append(counters_of(of(phase=FULL_STEP)).host_reads)
-    fake_run.passes.cache_clear()
+    counted_rounds.passes.cache_clear()
     assert found[1] == found[0] + 1
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode, operator
-from perf_tests_suite.perf_tests.predict import counting as module
-from perf_tests_suite.perf_tests.predict.counting import INPUTS, PARAMETERS, Counting, PartCounters
+from perf_tests_suite.perf_tests.predict import parts as module
+from perf_tests_suite.perf_tests.predict.counting import Counting
+from perf_tests_suite.perf_tests.predict.parts import INPUTS, PARAMETERS, PartCounters
 
 KIB = 1024
 

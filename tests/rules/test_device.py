@@ -22,7 +22,7 @@ from perf_tests_suite.perf_tests.bench.workbench import set_up
 from perf_tests_suite.perf_tests.hardware import device as devices
 from perf_tests_suite.perf_tests.hardware.device import CudaDevice, listed_cache_bytes, sdpa_backend
 from perf_tests_suite.perf_tests.hardware.machine import seconds_since_process_start
-from perf_tests_suite.perf_tests.predict.costs import libraries_here
+from perf_tests_suite.perf_tests.predict.cuda_rules import libraries_here
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_cuda import GPU, TOTAL_BYTES, FakeCuda
 from tests.support.fake_device import linux_says

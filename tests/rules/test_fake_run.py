@@ -17,9 +17,9 @@ from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware import torch_private
 from perf_tests_suite.perf_tests.hardware.limits import KernelCost
 from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests_suite.perf_tests.predict import fake_run
-from perf_tests_suite.perf_tests.predict.counting import ACTIVATIONS, GRADIENTS, INPUTS, PartCounters
-from perf_tests_suite.perf_tests.predict.fake_run import NotOfEqualLayersError, extrapolated
+from perf_tests_suite.perf_tests.predict import fake_run, rounds
+from perf_tests_suite.perf_tests.predict.parts import ACTIVATIONS, GRADIENTS, INPUTS, PartCounters
+from perf_tests_suite.perf_tests.predict.rounds import NotOfEqualLayersError, extrapolated
 from tests.support.example_cases import language_model_case
 from tests.support.same_programs import write
 
@@ -64,10 +64,10 @@ def test_real_tensors_count_the_same(
     alone = AttentionCase("attention_forward", 16, 40, 3, precision, attention, target)
     found = []
     for _ in range(2):
-        fake_run.attention_passes.cache_clear()
-        fake_run.updates.cache_clear()
+        rounds.attention_passes.cache_clear()
+        rounds.updates.cache_clear()
         of_gpu = [replace(CASE, precision=precision, device="cuda", optimizer=name) for name in ADAMW]
-        found.append((count_all(case), fake_run.attention_passes(alone), [*map(fake_run.updates, of_gpu)]))
+        found.append((count_all(case), rounds.attention_passes(alone), [*map(rounds.updates, of_gpu)]))
         monkeypatch.setattr(fake_run, "fake_tensors", nullcontext)
     assert found[0] == found[1]
 
@@ -90,7 +90,7 @@ def test_a_few_layers_tell_of_all(
 ) -> None:
     case = replace(CASE, config=config.at_context(context), context_length=context, checkpoint=checkpoint)
     case = replace(case, precision=precision, attention=attention, device=target)
-    told = {**fake_run.passes(replace(case, phase="inference")), **fake_run.passes(case)}
+    told = {**rounds.passes(replace(case, phase="inference")), **rounds.passes(case)}
     assert told == count_all(case)
 
 
@@ -101,7 +101,7 @@ def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
     shallow = fake_run.count_passes(replace(case, config=replace(config, num_layers=2)))["backward"]
     deep = fake_run.count_passes(case)["backward"]
     assert shallow.live_at_peak[ACTIVATIONS] == deep.live_at_peak[GRADIENTS] == 0
-    assert fake_run.passes(case)["backward"].live_at_peak == deep.live_at_peak
+    assert rounds.passes(case)["backward"].live_at_peak == deep.live_at_peak
 
 
 def logged(*changes: tuple[str, int], kernels: int = 1) -> PartCounters:
@@ -136,8 +136,8 @@ def test_a_deep_model_is_told_from_fewer_layers_than_it_has(monkeypatch: pytest.
     told = ("forward", "none", [1, 2]), ("inference", "none", [2, 3]), ("forward", "2", [3, 5])
     for phase, checkpoint, layers in told:
         counted.reset_mock()
-        fake_run.passes.cache_clear()
-        fake_run.passes(replace(CASE, phase=phase, config=replace(CONFIG, num_layers=9), checkpoint=checkpoint))
+        rounds.passes.cache_clear()
+        rounds.passes(replace(CASE, phase=phase, config=replace(CONFIG, num_layers=9), checkpoint=checkpoint))
         assert [call.args[0].config.num_layers for call in counted.call_args_list] == layers
 
 

@@ -19,7 +19,7 @@ from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.passes import memory
 from perf_tests_suite.perf_tests.passes.memory_watch import LiveTensors, PartChanges
 from perf_tests_suite.perf_tests.predict.counters import counters_of
-from perf_tests_suite.perf_tests.predict.counting import (
+from perf_tests_suite.perf_tests.predict.parts import (
     GRADIENTS,
     INPUTS,
     OPTIMIZER_STATE,

@@ -20,7 +20,7 @@ from perf_tests_suite.perf_tests.hardware.torch_private import cuda_memory_histo
 from perf_tests_suite.perf_tests.passes import memory_watch
 from perf_tests_suite.perf_tests.passes.memory import PICKLE_PROTOCOL
 from perf_tests_suite.perf_tests.passes.memory_watch import PART, ROUND
-from perf_tests_suite.perf_tests.predict.counting import (
+from perf_tests_suite.perf_tests.predict.parts import (
     ACTIVATIONS,
     BACKWARD_PASS,
     GRADIENTS,

@@ -12,7 +12,7 @@ from perf_tests_suite.perf_tests.cases.sharing import Sharing
 from perf_tests_suite.perf_tests.hardware import limits
 from perf_tests_suite.perf_tests.hardware.clock import CollectiveCounter
 from perf_tests_suite.perf_tests.hardware.datasheets import FITS, Room
-from perf_tests_suite.perf_tests.predict.counting import OPTIMIZER_STATE, TEMPORARIES
+from perf_tests_suite.perf_tests.predict.parts import OPTIMIZER_STATE, TEMPORARIES
 from perf_tests_suite.perf_tests.predict.ranks import NORM_OF_EACH, RankPrediction, parameter_shapes, predict_ranks
 from perf_tests_suite.perf_tests.predict.request import requested_machine
 from perf_tests_suite.perf_tests.predict.step import TargetMachine, predict_case

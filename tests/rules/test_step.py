@@ -21,7 +21,7 @@ from perf_tests_suite.perf_tests.hardware.limits import ALONE, BY_DO_BENCH, ceil
 from perf_tests_suite.perf_tests.phases import FULL_STEP, PHASES, ZERO_GRAD
 from perf_tests_suite.perf_tests.predict import step as prediction
 from perf_tests_suite.perf_tests.predict.counters import counters_of
-from perf_tests_suite.perf_tests.predict.counting import FORMER_PASS
+from perf_tests_suite.perf_tests.predict.parts import FORMER_PASS
 from perf_tests_suite.perf_tests.predict.screens import COURSE_ADAMW, attention_lines, gb, range_text, step_lines
 from tests.support.allocator_peak import PEAK_LIMIT, step_peaks
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, attention_case, language_model_case

@@ -15,7 +15,7 @@ from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.passes.memory_watch import allocator_trace
 from perf_tests_suite.perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests_suite.perf_tests.predict.counters import Counters, counters_of
-from perf_tests_suite.perf_tests.predict.counting import INPUTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests_suite.perf_tests.predict.parts import INPUTS, OPTIMIZER_STATE, PARAMETERS
 from tests.support import traced_rounds
 
 PEAK_LIMIT = 0.001

@@ -16,7 +16,7 @@ from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests_suite.perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests_suite.perf_tests.predict.allocator import CachingAllocator
 from perf_tests_suite.perf_tests.predict.counters import counters_of
-from perf_tests_suite.perf_tests.predict.counting import WEIGHT_COPIES
+from perf_tests_suite.perf_tests.predict.parts import WEIGHT_COPIES
 
 
 def unsplit_weight_bytes(config: ModelConfig) -> int:
