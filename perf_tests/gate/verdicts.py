@@ -168,7 +168,7 @@ class RunVerdict(StrEnum):
     INCOMPARABLE = "INCOMPARABLE"
     INTERRUPTED = "INTERRUPTED"
     NOT_MEASURED = "NOT MEASURED"
-    """--gate-minutes 0 measured no time; nothing that is known failed."""
+    """No time was compared, by --gate-minutes 0 or because base has none of the cases; nothing that is known failed."""
 
 
 EXIT_CODES = {
@@ -302,6 +302,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     suite_accepted = None if suite is None else accepted_slowdown(SUITE, clock.clock, suite.effect, accepted)
     suite_fails = suite is not None and suite.is_significant and suite_accepted is None
     left = sum(row.verdict == Verdict.UNDECIDED for row in cases)
+    untimed = Counter(row.verdict for row in cases if row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED))
     verdict, reason = RunVerdict.PASSED, ""
     if reasons := [event.reason for event in samples.of(Incomparable)]:
         verdict, reason = RunVerdict.INCOMPARABLE, "; ".join(reasons)
@@ -313,7 +314,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         verdict = RunVerdict.FAILED
     elif never_compared := why_never_compared(cases, samples):
         verdict, reason = RunVerdict.INCOMPARABLE, never_compared
-    elif _measures_no_time(samples) and any(row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED) for row in cases):
+    elif (_measures_no_time(samples) and untimed) or (cases and untimed == {Verdict.NEW: len(cases)}):
         verdict = RunVerdict.NOT_MEASURED
     elif left and rules.undecided == "fail":
         verdict, reason = RunVerdict.UNDECIDED, "--gate-undecided=fail"

@@ -305,7 +305,9 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
     slower = f"SLOWER: a slowdown above {rules.margin:.1%} is significant"
     ok = f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
     if not any(result.pairs):
-        lines = [f"{header['base']['label']} against {header['head']['label']}: no launch pair was measured."]
+        known = {Verdict.SAME, Verdict.MORE}
+        why = " (what is SAME or MORE needs no timing)" if {row.verdict for row in result.cases} <= known else ""
+        lines = [f"{header['base']['label']} against {header['head']['label']}: no launch pair was measured{why}."]
     else:
         clock, shift = result.clock, result.suite
         spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
@@ -316,7 +318,7 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
         of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "more pair")
         lines = [
             f"{header['base']['label']} against {header['head']['label']}: up to {of_all} a case, {fresh} of those "
-            f"that stage 1 could not clear; verdicts use {CLOCKS[clock.clock]}: {spreads}."
+            f"that these left undecided; verdicts use {CLOCKS[clock.clock]}: {spreads}."
         ]
         if clock.guards:
             lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
@@ -337,6 +339,8 @@ def verdict_sentence(result: GateResult) -> str:
         unknown = len(result.unknown)
         said = f"of {how_many(unknown, 'case')} nothing is known, which is no success" if unknown else "no counter rose"
         same = f", {counts[Verdict.SAME]} {Verdict.SAME}" if counts[Verdict.SAME] else ""
+        if set(counts) == {Verdict.NEW}:
+            said = "base has none of these cases, so nothing was compared; commit what it lacks, then gate an edit"
         return f"gate: {result.verdict} ({len(result.cases) - counts[Verdict.SAME]}){same}: {said}"
     is_none_decided = set(counts) == {Verdict.UNDECIDED} and result.verdict != RunVerdict.FAILED
     counted = "none decided: " if is_none_decided else ""
