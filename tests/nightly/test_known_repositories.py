@@ -85,7 +85,7 @@ FILES = {
         "transformers.py": OF_TRANSFORMERS, "config/config.json": '{"hidden_size": 16, "vocab_size": 5}',
     },
 }  # fmt: skip
-PAGE = page("your-own").partition("## Three known repositories")[2].partition("\n## ")[0]
+PAGE = page("your-own").partition("## nanoGPT, nanochat, transformers")[2].partition("\n## ")[0]
 SHOWN = {
     text: indented(block) for text, block in re.findall(r"^(\S[^\n]*):\n\n((?:    [^\n]*\n|\n)+)", PAGE, re.MULTILINE)
 }

@@ -241,5 +241,5 @@ def test_the_page_names_what_the_reusable_gate_takes() -> None:
     names = ("model", "options", "runner", "minutes", "requirements", "pythonpath", "submodules", "lfs", "base")
     for name in names:
         assert f"      {name}:\n        description:" in text
-    said = PAGE.partition("`.github/workflows/reusable-gate.yml` takes ")[2].partition(".\n")[0]
+    said = PAGE.partition("`.github/workflows/reusable-gate.yml` takes ")[2].partition(". ")[0]
     assert tuple(re.findall(r"`(\w+)`", said.replace("(`src`", ""))) == names
