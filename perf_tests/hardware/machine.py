@@ -402,15 +402,22 @@ _WHERE_CODE_IS_KEPT = "TORCHINDUCTOR_CACHE_DIR"
 """Changes no code, and the compiler sets it itself."""
 
 
+LEAST_CODE_BYTES = 2**20
+"""What a compiled model of a few layers takes at least."""
+
+
 def why_code_cannot_be_kept() -> str | None:
-    """Say that torch cannot make the folder of compiled code, without which it runs nothing; None where it can."""
-    folder = os.environ.get(_WHERE_CODE_IS_KEPT)
+    """Say that torch cannot write to the folder of compiled code, without which it runs nothing; None where it can."""
+    folder, cannot = os.environ.get(_WHERE_CODE_IS_KEPT), "cannot be made"
     try:
         if folder is not None:
             os.makedirs(folder, exist_ok=True)
+            cannot = "takes no compiled code"
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(LEAST_CODE_BYTES))
     except OSError as error:
         why = error.strerror or str(error)
-        return f"{_WHERE_CODE_IS_KEPT}={folder} cannot be made: {why}; name a folder of yours, or unset it."
+        return f"{_WHERE_CODE_IS_KEPT}={folder} {cannot}: {why}; name a folder of yours, or unset it."
     return None
 
 

@@ -1,6 +1,6 @@
 """Everything that the suite uses of torch's private parts, each with the reason why no public way will do.
 
-All of it exists in torch 2.9.0 and 2.13.0 under these names. A test holds all other files to public names, so only this
+All of it exists in torch 2.9.0 to 2.14.1 under these names. A test holds all other files to public names, so only this
 one needs checking against a new release."""
 
 import importlib
@@ -25,7 +25,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # It logs a traceback of its own for what it cannot run, which is raised and told in one sentence anyway.
 logging.getLogger(FakeTensor.__module__).addFilter(lambda record: False)
 
-__all__ = ["DataDependentOutputException", "FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
+__all__ = ["DataDependentOutputException", "FakeTensorMode", "TorchDispatchMode"]
+
+_is_fake_in_cpp: Callable[[torch.Tensor], bool] = getattr(torch._C, "_is_fake_tensor", lambda tensor: False)
+
+
+def is_fake(value: object) -> bool:
+    """Whether it is a tensor without content: of Python's class, or one that torch, since 2.14, makes in C++.
+
+    The latter is a plain Tensor by its type, and nothing public tells it from a real one.
+    """
+    return isinstance(value, FakeTensor) or (isinstance(value, torch.Tensor) and _is_fake_in_cpp(value))
 
 
 @contextmanager
@@ -53,7 +63,9 @@ def _forget_modules_with_fakes(imported_before: set[str]) -> None:
     while found := [
         name
         for name, held in new.items()
-        if any(issubclass(type(each), FakeTensor) or id(each) in gone for each in list(held.values()))
+        if any(
+            (issubclass(type(each), torch.Tensor) and is_fake(each)) or id(each) in gone for each in list(held.values())
+        )
     ]:
         for name in found:
             del new[name]
@@ -90,11 +102,11 @@ def let_models_be_built_of_fakes() -> None:
         return
 
     def draw_real(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
-        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *arguments, **named)
+        return tensor if is_fake(tensor) else draw(tensor, *arguments, **named)
 
     def convert_fakes(module: Any, converted: Callable[[Any], Any], recurse: bool = True) -> Any:
         parameters = module._parameters
-        if not any(isinstance(parameter, FakeTensor) for parameter in parameters.values()):
+        if not any(map(is_fake, parameters.values())):
             return convert(module, converted, recurse)
         for child in module.children() if recurse else ():
             child._apply(converted)
@@ -135,6 +147,22 @@ def compiler_stops() -> tuple[list[Any], list[Any]]:
     """
     utils = importlib.import_module("torch._dynamo.utils")
     return [*utils.graph_break_reasons], utils.get_compilation_metrics()
+
+
+def first_stop(run: Callable[[], object]) -> tuple[str, Any] | None:
+    """The reason and the user's stack of the first stop of what `run` compiles; None where it compiles, or else fails.
+
+    Torch before 2.11 has no record of a frame that it gives up for a stop in a loop, but its log; the public
+    `fullgraph=True` is a word of the program's own call.
+    """
+    dynamo = importlib.import_module("torch._dynamo")
+    try:
+        with dynamo.error_on_graph_break(True):
+            run()
+    except Exception as error:  # whichever of torch's own, of which 2.9 and 2.13 have others
+        stack = getattr(error, "real_stack", None)
+        return (str(error), stack) if stack else None
+    return None
 
 
 def forget_compiler_records() -> None:

@@ -33,7 +33,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from perf_tests_suite.model.regions import regions_opened_by
 from perf_tests_suite.perf_tests.hardware.device import proc_values
-from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensor, TorchDispatchMode, wrappers_of_calls
+from perf_tests_suite.perf_tests.hardware.torch_private import TorchDispatchMode, is_fake, wrappers_of_calls
 from perf_tests_suite.perf_tests.passes.kernels import exported_trace
 from perf_tests_suite.perf_tests.predict.costs import mutated_tensors, operator_name, tensors_in
 from perf_tests_suite.perf_tests.predict.counting import StorageTracker, place_among
@@ -119,7 +119,7 @@ def live_tensor_bytes(device_type: str) -> int:
     gc.collect()
     storages: dict[int, int] = {}
     for found in gc.get_objects():
-        if issubclass(type(found), Tensor) and not isinstance(found, FakeTensor):
+        if issubclass(type(found), Tensor) and not is_fake(found):
             for tensor in (found, found.grad if found.is_leaf else None):
                 if tensor is not None and tensor.layout == torch.strided and tensor.device.type == device_type:
                     storage = tensor.untyped_storage()

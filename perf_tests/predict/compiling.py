@@ -34,6 +34,7 @@ from perf_tests_suite.perf_tests.hardware.device import Device, count_compilatio
 from perf_tests_suite.perf_tests.hardware.torch_private import (
     TorchDispatchMode,
     compiler_stops,
+    first_stop,
     forget_compiler_records,
     load_code_generator,
     operator,
@@ -290,11 +291,20 @@ def compilation_of(case: Case, program: Program, roots: Sequence[Path] = ()) -> 
     calls |= {f"a last batch of {batch - 1}": (batch - 1, tokens)} if batch > 1 else {}
     calls |= {f"a context of {tokens // 2}": (batch, tokens // 2)} if tokens > 1 else {}
     graphs, again = compilations["graphs"], None
+    if not graphs and not breaks and switched_off() is None:
+        _begin()
+        stop = first_stop(lambda: program.forward(batch, tokens, 0))
+        breaks = [] if stop is None else [_break_at(stop[1][-1].filename, stop[1][-1].lineno, stop[0], roots)]
     reason: str | None = None if graphs else why_nothing()
     if graphs:
         of_calls = _refused if graphs == 1 and not (breaks or first) else _traced_again
         try:
             again = (*first, *of_calls(program.forward, program.shape, calls, roots))
+            if any(not one.guard for one in again):  # torch 2.9 refuses without naming the guard
+                asked = [{one.call: calls[one.call]} for one in again]  # each beside the first graph alone, as refused
+                again = tuple(
+                    found for call in asked for found in _traced_again(program.forward, program.shape, call, roots)
+                )
         except _ShapeError as error:
             reason = str(error)
     forget_compiled()
@@ -359,9 +369,14 @@ def _traced_again(forward: Forward, first: tuple[int, int], calls: Calls, roots:
             yield from recompiles_of(call, compiler_stops()[1], roots)
 
 
+def switched_off() -> str | None:
+    """The variable that is set and turns torch.compile off."""
+    return next((name for name in SWITCHES if os.environ.get(name, "0") not in ("", "0")), None)
+
+
 def why_nothing() -> str:
     """Say why nothing was compiled where no frame was given up."""
-    switch = next((name for name in SWITCHES if os.environ.get(name, "0") not in ("", "0")), None)
+    switch = switched_off()
     if switch is not None:
         return f"{switch} is set, which turns torch.compile off."
     return "Dynamo met nothing that it may compile, as under torch.compiler.disable."
@@ -371,11 +386,15 @@ def breaks_of(reasons: Iterable[Any], frames: Iterable[Any], roots: Sequence[Pat
     """The places at which Dynamo stopped, by torch's records.
 
     A function that is called from a frame is traced in it, then by itself, so that one stop is recorded with the whole
-    stack and once more without its callers: the shorter stack is the end of the longer one.
+    stack and once more without its callers: the shorter stack is the end of the longer one. Torch before 2.12 records
+    no columns, so that two stops in a line look like one: they are two unless a frame was compiled again.
     """
-    found = dict[tuple[tuple[str, int, Any], ...], str]()
+    frames, found = [*frames], dict[tuple[tuple[str, int, Any], ...], str]()
+    is_once = not any(frame.recompile_reason for frame in frames)
     for one in reasons:
         stack = tuple((frame.filename, frame.lineno, getattr(frame, "colno", None)) for frame in one.user_stack)
+        if is_once and stack in found and stack[-1][2] is None:
+            stack = (*stack[:-1], (*stack[-1][:2], f"number {len(found)}"))
         if stack:
             found.setdefault(stack, one.reason)
     alone = {stack: reason for stack, reason in found.items() if not any(
@@ -386,10 +405,11 @@ def breaks_of(reasons: Iterable[Any], frames: Iterable[Any], roots: Sequence[Pat
         if frame.fail_type is not None and None not in place and place not in known:
             known.add(place)
             alone[((*place, None),)] = frame.fail_reason or frame.fail_type
-    return [
-        GraphBreak(named_from(stack[-1][0], roots), stack[-1][1], code_at(*stack[-1][:2]), first_line(reason))
-        for stack, reason in alone.items()
-    ]
+    return [_break_at(*stack[-1][:2], reason, roots) for stack, reason in alone.items()]
+
+
+def _break_at(file: str, line: int, reason: str, roots: Sequence[Path]) -> GraphBreak:
+    return GraphBreak(named_from(file, roots), line, code_at(file, line), first_line(reason))
 
 
 def recompiles_of(call: str, frames: Iterable[Any], roots: Sequence[Path]) -> Iterator[Recompile]:

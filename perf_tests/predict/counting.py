@@ -19,10 +19,10 @@ from perf_tests_suite.perf_tests.hardware.device import no_collections
 from perf_tests_suite.perf_tests.hardware.limits import KernelCost
 from perf_tests_suite.perf_tests.hardware.torch_private import (
     DataDependentOutputException,
-    FakeTensor,
     TorchDispatchMode,
     autograd_file,
     backward_number,
+    is_fake,
 )
 from perf_tests_suite.perf_tests.predict import costs
 from perf_tests_suite.perf_tests.predict.allocator import CUDA_BLOCK_BYTES
@@ -208,7 +208,7 @@ class Counting(TorchDispatchMode):
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+        if func is torch.ops.prim.device.default and is_fake(args[0]):
             return args[0].fake_device  # more than half of all calls, and slow through the dispatcher
         name = costs.operator_name(func)
         if name == "aten._local_scalar_dense":
@@ -272,7 +272,7 @@ def only_writes(func: Any, name: str, args: tuple[Any, ...]) -> bool:
     which have no values, but some of one element."""
     first = args[:1] if name.endswith("_") and torch.Tag.inplace_view not in func.tags else ()
     tensors = costs.tensors_in(first)
-    return bool(first) and all(isinstance(tensor, FakeTensor) and tensor.numel() > 1 for tensor in tensors)
+    return bool(first) and all(is_fake(tensor) and tensor.numel() > 1 for tensor in tensors)
 
 
 def place_among(lines: Iterable[tuple[str, int]], source: str | None) -> str:

@@ -2,10 +2,18 @@
 
 import ast
 import re
+from pathlib import Path
 
+import pytest
 import torch
 
-from perf_tests_suite.perf_tests.hardware.torch_private import compiler_counters, profiler_is_active
+from perf_tests_suite.perf_tests.hardware import torch_private
+from perf_tests_suite.perf_tests.hardware.torch_private import (
+    FakeTensorMode,
+    compiler_counters,
+    is_fake,
+    profiler_is_active,
+)
 from tests.support.documents import ROOT
 
 THE_ONE_FILE = ROOT / "perf_tests" / "hardware" / "torch_private.py"
@@ -66,6 +74,25 @@ def test_only_one_file_names_private_parts_of_torch() -> None:
     known = private_parts(THE_ONE_FILE.read_text())
     assert known
     assert set(private_parts(OF_NUMERICS.read_text())) <= set(known)
+
+
+def test_a_tensor_without_content_is_known_whichever_language_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.ones(1)
+    with FakeTensorMode():
+        fake = torch.ones(1)
+    assert [is_fake(each) for each in (real, fake, None)] == [False, True, False]
+    monkeypatch.setattr(torch_private, "_is_fake_in_cpp", lambda tensor: tensor is real)
+    assert is_fake(real)
+    folders = ("perf_tests", "numerics_tests", "tests", "claims")
+    files = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if path not in (THE_ONE_FILE, Path(__file__))
+    ]
+    assert [path.name for path in files if re.search(r"\bFakeTensor\b(?!Mode)", path.read_text())] == [
+        "model.py"
+    ]  # a message
 
 
 def test_the_private_parts_say_what_they_are_taken_for() -> None:

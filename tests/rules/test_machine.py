@@ -1,15 +1,17 @@
 """What a machine is and grants: cores to bind to, the load of others, limits of the host, and GPUs through NVML."""
 
+import errno
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -353,3 +355,17 @@ def test_a_folder_of_compiled_code_that_cannot_be_made_is_told(tmp_path: Path, m
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "folder"))
     assert "cannot be made: Not a directory; name a folder" in str(machine.why_code_cannot_be_kept())
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_folder_of_compiled_code_that_is_read_only_or_full_is_told_before_anything_is_measured(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal, file = OSError(number, os.strerror(number)), MagicMock()
+    file.__exit__.return_value = None
+    file.__enter__.return_value.write.side_effect = refusal
+    makes = Mock(side_effect=refusal) if number == errno.EROFS else Mock(return_value=file)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "TemporaryFile", makes)
+    told = f"={tmp_path} takes no compiled code: {os.strerror(number)}; name a folder"
+    assert told in str(machine.why_code_cannot_be_kept())

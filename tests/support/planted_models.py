@@ -24,7 +24,7 @@ from torch.nn.init import trunc_normal_
 from perf_tests_suite.model.attention import ATTENTION
 from perf_tests_suite.model.sizes import ModelConfig
 from perf_tests_suite.model.transformer import TransformerLM
-from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensor
+from perf_tests_suite.perf_tests.hardware.torch_private import is_fake
 
 
 class Healthy(TransformerLM):
@@ -35,7 +35,7 @@ class Healthy(TransformerLM):
         self.calls = 0
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        if len(tokens_BT) > 1 and not isinstance(tokens_BT, FakeTensor):
+        if len(tokens_BT) > 1 and not is_fake(tokens_BT):
             self.calls += 1
             self.before_forward()
         return super().forward(tokens_BT)
@@ -203,7 +203,7 @@ class Logged(Healthy):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.last_case = ""
-        is_real = not isinstance(next(self.parameters()), FakeTensor)
+        is_real = not is_fake(next(self.parameters()))
         if is_real and "PYTEST_CURRENT_TEST" in os.environ:
             log("built")
 
@@ -269,7 +269,7 @@ class GroupsItsExperts(Averaging):
     """Fails without content as torch's grouped product does for float32."""
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        if isinstance(tokens_BT, FakeTensor):
+        if is_fake(tokens_BT):
             raise RuntimeError("Expected inputs of BF16 type but got mat_a.dtype=torch.float32.")
         return super().forward(tokens_BT)
 
