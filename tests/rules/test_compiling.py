@@ -1,6 +1,7 @@
 """What torch.compile makes of a program is counted exactly, each break with its line, each recompile with its guard."""
 
 import inspect
+import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -60,7 +61,7 @@ def stops_seven_times(x: Tensor) -> Tensor:
     print("", end="")  # stops
     x = x + int(x.min().item() > 0) + int(x.max().item() > 0)  # stops  # stops
     x = x.relu()
-    print("", end="")  # stops
+    os.getpid()  # stops
     return x.relu()
 
 
