@@ -59,7 +59,12 @@ class Cheat:
     tokens: int = 256
     precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
     """The precisions in which the bound can see it."""
+    why_recorded: str = ""
+    """Why it is measured and recorded today, where it is."""
 
+
+REACHES = "it runs in the process that judges it, and reaches what does"
+"""Of cheats that only a judge in another process can refuse."""
 
 CHEATS = {
     # Under autocast each call gets new objects, in memory of its own.
@@ -100,6 +105,28 @@ CHEATS = {
     "optimizer_that_freezes": Cheat(8, "optimizer"),
     "optimizer_without_moments": Cheat(8, "full_step"),
     "optimizer_of_one_tensor": Cheat(8, "optimizer"),
+    # What reaches the judge itself, knows its values, or works outside of the clock: none replaces what is bound.
+    "judge_by_chance": Cheat(4, why_recorded=REACHES),
+    "judge_emptied": Cheat(4, why_recorded=REACHES),
+    "judge_told_otherwise": Cheat(4, why_recorded=REACHES),
+    "judge_digest": Cheat(4, why_recorded=REACHES),
+    "judge_draws": Cheat(4, why_recorded=REACHES),
+    "judge_places": Cheat(4, why_recorded=REACHES),
+    "judge_comparison": Cheat(4, why_recorded=REACHES),
+    "judge_enumeration": Cheat(4, why_recorded=REACHES),
+    "judge_in_a_frame": Cheat(2, why_recorded=REACHES),
+    "values_of_next_rounds": Cheat(1, why_recorded=REACHES),
+    "values_that_add_up": Cheat(6, why_recorded="values are sums of one of a run and one of a place"),
+    "output_with_an_own_method": Cheat(5, why_recorded=REACHES),
+    "inputs_of_another_class": Cheat(4, precisions=("fp32",), why_recorded=REACHES),
+    "mode_left_on": Cheat(4, why_recorded=REACHES),
+    "profile_before_the_clock": Cheat(5, why_recorded=REACHES),
+    "gradients_made_by_the_forward": Cheat(5, "attention_backward", why_recorded="the set-up has the gradient"),
+    "clock_inside_the_bound_ones": Cheat(3, why_recorded="fields of what is bound are not compared"),
+    "optimizer_of_every_16th_weight": Cheat(8, "optimizer", why_recorded="one of 16 neighbours has moved"),
+    "optimizer_in_hooks": Cheat(8, "optimizer", why_recorded="weights may move in the set-up"),
+    "optimizer_where_it_is_looked_at": Cheat(8, "optimizer", why_recorded=REACHES),
+    "model_where_it_is_looked_at": Cheat(8, "forward", why_recorded=REACHES),
 }
 """Cheats by the name of the file; one attention needs no kind, the others begin with theirs."""
 
