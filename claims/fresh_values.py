@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         measure.benchmark.extra_info |= case
 
     timed.run_rounds = run_rounds
-    for name in ("begin", "end", "finish"):
+    for name in ("begin", "ready", "end", "finish"):
         setattr(checked, name, clocked(getattr(checked, name)))
 
 

@@ -45,12 +45,14 @@ def test_attention_backward(
     def forward() -> tuple[Tensor, Tensor]:
         inputs.forget_gradients()
         output_BTK = attend(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK)
+        inputs.renew_gradient()
         return output_BTK, inputs.gradient_BTK.to(output_BTK.dtype)
 
     measure(
         lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK),
         setup=forward,
         renew=inputs.renew,
+        renew_rest=inputs.renew_gradient,
         check=lambda: AttentionCheck(inputs.all, PRECISIONS[case.precision], has_backward=True),
     )
     check_attention_gradients(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK)

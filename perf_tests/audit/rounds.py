@@ -252,6 +252,11 @@ FLAGS = {
         "torch.compile could not put all of it into CUDA graphs"),
     "skipped_steps": Flag(lambda facts: bool(facts.skipped_steps),
         "the gradient scaler skipped optimizer steps in the measured rounds"),
+    "steps_left_out": Flag(lambda facts: bool((facts.checked or {}).get("still")),
+        "some checked steps moved no weight, as those of an optimizer that adds gradients up, so its times are of two "
+        "kinds (checked)"),
+    "unchecked": Flag(lambda facts: facts.checked is not None and not facts.checked["rounds"],
+        "nothing that its rounds computed was checked (checked says why)"),
     "outlier": Flag(lambda facts: has_outlier(facts.rounds_seconds),
         "one slow round causes most of the spread"),
     SHORT_WARMUP: Flag(lambda facts: facts.suggested_warmup_rounds is not None,

@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, isqrt
+from math import ceil
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from perf_tests_suite.model.precision import Precision
 from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
 from perf_tests_suite.perf_tests.cases.language_model import (
     check_attention_gradients,
     check_finite,
@@ -28,6 +29,7 @@ from perf_tests_suite.perf_tests.cases.language_model import (
 )
 from perf_tests_suite.perf_tests.hardware.clock import multiplied_dtype
 from perf_tests_suite.perf_tests.hardware.device import Device, is_out_of_memory
+from perf_tests_suite.perf_tests.hardware.torch_private import modes_left_on
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.user_code.attention import (
     NAMES,
@@ -37,6 +39,7 @@ from perf_tests_suite.perf_tests.user_code.attention import (
     exact_and_bounds,
     sums_and_bounds,
 )
+from perf_tests_suite.perf_tests.user_code.optimizer import MOST_STEPS
 from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
 if TYPE_CHECKING:
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
 
 
 # Bound before any file of the user's is imported.
-_urandom, _chance = os.urandom, SystemRandom()
+_urandom, _chance, _digest = os.urandom, SystemRandom(), hashlib.sha256
+_uniform, _permutation, _detached = torch.rand, torch.randperm, Tensor.detach
 
 
 def drawn_seed() -> int:
@@ -63,23 +67,21 @@ class Draws:
 
     def generator(self, position: int) -> torch.Generator:
         key = f"{self.seed}/{self.case}/{self.launch_pair}/{position}"
-        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big"))
+        return torch.Generator().manual_seed(int.from_bytes(_digest(key.encode()).digest()[:8], "big"))
 
 
-def fill_normal(leaf_BTK: Tensor, generator: torch.Generator) -> None:
-    """Write values of mean 0 and variance 1 into the tensor, in place and by all threads.
+def fill_noise(leaf: Tensor, generator: torch.Generator) -> None:
+    """Write values of mean 0 and variance 1 into the tensor, in place, each independent of the others.
 
-    PyTorch draws on a CPU with one thread, which takes as long as a short round and leaves all inputs in one core's
-    cache. So the tokens are cut into runs: each is the sum of a drawn row of its run and one of its place in it.
+    Any structure would be a shorter way to the result. They are uniform, because normal ones take ten times as long.
     """
-    batch, tokens, width = leaf_BTK.shape
-    length = max(number for number in range(1, isqrt(tokens) + 1) if tokens % number == 0)
-    of_run, of_place = (
-        torch.randn(shape, generator=generator).mul_(0.5**0.5).to(leaf_BTK.device)
-        for shape in ((batch, tokens // length, 1, width), (batch, 1, length, width))
-    )
-    with torch.no_grad():
-        torch.add(of_run, of_place, out=leaf_BTK.detach().view(batch, tokens // length, length, width))
+    plain = _detached(leaf)
+    if plain.device.type == "cpu":
+        # PyTorch draws with one thread, in whose core's cache all inputs would lie; all threads copy.
+        plain.copy_(_uniform(plain.shape, generator=generator).sub_(0.5).mul_(12**0.5))
+    else:
+        seed = int(torch.randint(2**62, (), generator=generator))
+        plain.uniform_(-(3**0.5), 3**0.5, generator=torch.Generator(plain.device).manual_seed(seed))
 
 
 # What is kept of a checked round, and what it is held to, for each kind of benchmark.
@@ -132,6 +134,8 @@ class Check(ABC):
     """How many are checked, an even number: half of them are even ones."""
     reruns: int = 2
     """How many of these are run again on equal inputs; 0 where a round cannot be."""
+    can_be_tried: bool = True
+    """Whether `check` or `check_again` raises for any kept slice with a number that is far off."""
     about: str
     """What is checked, in words."""
     unchecked: str | None = None
@@ -162,13 +166,13 @@ def _places(rows: int, batch: int, tokens: int) -> Tensor:
     """Return distinct random tokens of each sequence in order, (B, R): `rows` in all, at least one of a sequence."""
     of_each = min(tokens, max(1, rows // batch))
     generator = torch.Generator().manual_seed(drawn_seed())
-    return torch.stack([torch.randperm(tokens, generator=generator)[:of_each].sort().values for _ in range(batch)])
+    return torch.stack([_permutation(tokens, generator=generator)[:of_each].sort().values for _ in range(batch)])
 
 
 def _rows(whole: Tensor, places_BR: Tensor) -> Tensor:
     """Return a copy of these tokens' rows, (B, R, ...)."""
     batch = torch.arange(len(places_BR), device=whole.device)[:, None]
-    return whole.detach()[batch, places_BR.to(whole.device)].to("cpu", copy=True)
+    return _detached(whole)[batch, places_BR.to(whole.device)].to("cpu", copy=True)
 
 
 class AttentionCheck(Check):
@@ -198,9 +202,12 @@ class AttentionCheck(Check):
             if result.shape != self.inputs[0].shape:
                 raise IncorrectError(f"it returns {tuple(result.shape)}, not {tuple(self.inputs[0].shape)}.")
             return {NAMES[0]: _rows(result, self.places_BR), **self._inputs()}
-        dq, dk, dv = gradients = [leaf.grad for leaf in self.inputs[:3]]
-        if dq is None or dk is None or dv is None:
-            raise IncorrectError(f"it gives {'qkv'[gradients.index(None)]} no gradient.")
+        for letter, leaf in zip("qkv", self.inputs, strict=False):
+            if type(leaf.grad) is not Tensor:
+                found = "no gradient" if leaf.grad is None else f"a {type(leaf.grad).__name__} as gradient"
+                raise IncorrectError(f"it gives {letter} {found}.")
+        # A tensor may have methods of its own.
+        dq, dk, dv = (_detached(leaf.grad) for leaf in self.inputs[:3] if leaf.grad is not None)
         slices = {NAMES[1]: _rows(dq, self.places_BR)}
         for name, whole in zip(NAMES[2:], (dk, dv), strict=True):
             slices[f"the sum of {name}"] = whole.sum(-2, dtype=torch.float64).cpu()
@@ -209,6 +216,8 @@ class AttentionCheck(Check):
         return slices | self._inputs()
 
     def _inputs(self) -> Slices:
+        if others := [type(one).__name__ for one in self.inputs if type(one) is not Tensor]:
+            raise IncorrectError(f"it makes an input a {others[0]}, and inputs have to stay plain tensors.")
         return {f"input {name}": _rows(x, self.places_BR) for name, x in zip("qkv", self.inputs, strict=False)}
 
     def check_finite(self, result: Any) -> None:
@@ -443,6 +452,7 @@ class StepCheck(_ParameterCheck):
     """What a step makes of weights and state: AdamW's formula; of another optimizer, that it moves them."""
 
     reruns = 0
+    can_be_tried = False
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -494,18 +504,30 @@ class StepCheck(_ParameterCheck):
             for name, (exact, bound) in self._stepped(before, after).items():
                 self_name = f"{name} of {self.name}"
                 check_within(after[name], exact, bound, self_name, kept.name, self._place_of, "AdamW in float64")
-        due, is_moved = zip(*(self._due_and_moved(kept, name, one) for name, one, _ in self.probes), strict=True)
-        if sum(due) >= LEFT_BY_CHANCE and not any(is_moved):
-            raise IncorrectError(
-                f"the step leaves all {sum(due)} weights that it should move as they were, in {kept.name}."
-            )
-        state = [name for name in before if name.startswith("state ") and not self.first[name].equal(before[name])]
+        if self.due_if_still(kept):
+            return  # it may add gradients up; `check_pair` and `finish` look for rounds in which it moves
+        state = [
+            name
+            for name in before
+            if name.startswith("state ") and not before[name].equal(self.first.get(name, before[name]))
+        ]
         is_due = gradient is not None and int(gradient.count_nonzero()) >= BY_CHANCE
         if state and is_due and all(before[name].equal(after[name]) for name in state):
             raise IncorrectError(f"the step leaves the optimizer's state of {where} as it was.")
 
     def check_pair(self, kept: Sequence[Kept]) -> None:
         super().check_pair(kept)
+        if any(self.due_if_still(of_round) for of_round in kept):
+            return
+        self.check_moves(kept)
+
+    def due_if_still(self, kept: Kept) -> int:
+        """Return how many of the weights looked at the step had to move, where it has moved none; else 0."""
+        due, is_moved = zip(*(self._due_and_moved(kept, name, one) for name, one, _ in self.probes), strict=True)
+        return sum(due) if sum(due) >= LEFT_BY_CHANCE and not any(is_moved) else 0
+
+    def check_moves(self, kept: Sequence[Kept]) -> None:
+        """Raise IncorrectError where rounds that move some weights left those of a parameter as they were."""
         for name, one, _ in self.probes:
             due, is_moved = zip(*(self._due_and_moved(of_round, name, one) for of_round in kept), strict=True)
             if sum(due) >= LEFT_BY_CHANCE and not any(is_moved):
@@ -556,25 +578,29 @@ LONG_ROUND_SECONDS = 0.03
 """Seconds of a round of which only one is run again, or checking would take over a tenth of the case."""
 
 
+WRONG = 100.0
+"""What is added, in units of the highest number, to one that a check then has to refuse."""
 MOST_AGAIN = 3
 """More rounds where two on equal inputs differ."""
 
 
 @dataclass
 class CheckedRounds:
-    """Call `begin` before each round, its set-up included, `end` after its clock, and `finish` when all is timed."""
+    """Call `begin` before each round's set-up, `ready` after it, `end` after the clock, `finish` when all is timed."""
 
     rounds: "Rounds"
     device: Device
     draws: Draws | None
     """None where inputs stay as they are."""
     _check: Check | None = field(init=False)
+    _modes: int = field(init=False)
     _seen: int = 0
     _now: Kept | None = None
     _kept: dict[int, Kept] = field(default_factory=dict)
     """The kept rounds by number modulo how many: code that is wrong in every other call is wrong in half of them."""
 
     def __post_init__(self) -> None:
+        self._modes = modes_left_on()
         # Not before: what it draws and copies would count as memory of the case in a pass that looks at that.
         self._check = None if self.rounds.check is None else self.rounds.check()
 
@@ -588,7 +614,12 @@ class CheckedRounds:
         self._seen += is_measured
         check = self._check
         if is_measured and check is not None and _chance.randrange(ceil(self._seen / check.kept_rounds)) == 0:
-            self._now = Kept(self._seen, position, check.before(), self._random_state())
+            self._now = Kept(self._seen, position, {}, self._random_state())
+
+    def ready(self) -> None:
+        """Look at what the target is to change; what the set-up has changed is none of its work."""
+        if self._now is not None and self._check is not None:
+            self._now.before = self._check.before()
 
     @property
     def keeps_this(self) -> bool:
@@ -596,6 +627,7 @@ class CheckedRounds:
 
     def end(self) -> None:
         if self._now is not None and self._check is not None:
+            self._refuse_modes()
             self._now.after = self._check.after(self.rounds.result)
             self._kept[self._now.number % self._check.kept_rounds] = self._now
         self._now = None
@@ -603,13 +635,24 @@ class CheckedRounds:
     def finish(self, round_seconds: float) -> Json | None:
         """Check the kept rounds; returns what was checked, None where there is nothing to check.
 
-        Raises IncorrectError, and AssertionError where the last round left what is not finite.
+        Raises IncorrectError, AssertionError where the last round left what is not finite, and SuspiciousError where
+        rounds were due to be checked and cannot be.
         """
         check, kept = self._check, list(self._kept.values())
-        if check is None or not kept:
+        if check is None or self.draws is None:
+            return None
+        self._refuse_modes()
+        due = min(self._seen, check.kept_rounds)  # the first ones are, until others take their places
+        if len(kept) < due:
+            raise SuspiciousError(
+                f"{len(kept)} of its rounds were kept to be checked, and at least {due} always are: its code reaches "
+                "what checks it."
+            )
+        if not kept:
             return None
         check.check_finite(self.rounds.result)
         unchecked, same = check.unchecked, None
+        still = self._still_rounds(check, kept) if isinstance(check, StepCheck) else []
         if len(kept) == 2:
             check.check_pair(kept)
         _chance.shuffle(kept)
@@ -617,6 +660,8 @@ class CheckedRounds:
         for left, one in zip(reversed(range(len(kept))), kept, strict=True):
             if self.rounds.renew is not None and self.draws is not None and check.reruns:
                 self.rounds.renew(self.draws.generator(one.position))
+                if self.rounds.renew_rest is not None:
+                    self.rounds.renew_rest()
             try:
                 check.check(one)
                 if left == 0 and isinstance(check, AttentionCheck) and check.is_exact:
@@ -625,6 +670,8 @@ class CheckedRounds:
                 if not is_out_of_memory(error):
                     raise
                 unchecked = "memory ran out while it was checked"
+            if left == 0 and unchecked is None:
+                self._try(check, one)
             # The last one is, so that the result is of the inputs as they are then.
             if left < reruns:
                 is_same, reason = self._run_again(check, one)
@@ -634,7 +681,56 @@ class CheckedRounds:
             "what": check.about,
             "unchecked": unchecked,
             "same_again": same,
+            "still": still or None,
         }
+
+    def _still_rounds(self, check: StepCheck, kept: Sequence[Kept]) -> list[int]:
+        """Return the numbers of the kept rounds whose step moved no weight, as one that adds gradients up does.
+
+        Further rounds show whether it ever moves each parameter: raises IncorrectError where it does not.
+        """
+        still = [one for one in kept if check.due_if_still(one)]
+        moving = [one for one in kept if one not in still]
+        for number in range(MOST_STEPS if still else 0):
+            if len(moving) == check.kept_rounds:
+                break
+            self.rounds.prepare()
+            further = Kept(self._seen + number + 1, self._seen + number, check.before())
+            self.rounds.run()
+            self.device.synchronize()
+            further.after = check.after(self.rounds.result)
+            if not check.due_if_still(further):
+                moving.append(further)
+        if still and not moving:
+            raise IncorrectError(
+                f"the step leaves all {check.due_if_still(still[0])} weights that it should move as they were, in "
+                f"{still[0].name} and {MOST_STEPS} more rounds."
+            )
+        if still:
+            check.check_moves(moving)
+        return sorted(one.number for one in still)
+
+    def _try(self, check: Check, kept: Kept) -> None:
+        """Raise SuspiciousError where the check takes for right what is made wrong here."""
+        right = [name for name, found in kept.after.items() if found.is_floating_point() and found.isfinite().all()]
+        if not check.can_be_tried or not right or right[0] != next(iter(kept.after)):
+            return
+        wrong = kept.after[right[0]].clone()
+        wrong.view(-1)[_chance.randrange(wrong.numel())] += WRONG * (1 + float(wrong.abs().max()))
+        spoiled = replace(kept, after={**kept.after, right[0]: wrong})
+        try:
+            check.check(spoiled)
+            check.check_again(spoiled, kept.after)
+        except IncorrectError:
+            return
+        raise SuspiciousError("A result that was made wrong on purpose passed its check, which its code has changed.")
+
+    def _refuse_modes(self) -> None:
+        if modes_left_on() != self._modes:
+            raise SuspiciousError(
+                "It leaves a mode of torch on after its rounds, under which no check means anything; leave each mode "
+                "where it was entered."
+            )
 
     def _run_again(self, check: Check, kept: Kept) -> tuple[bool, str | None]:
         """Return whether the round and another on equal inputs are equal, bit for bit, and what could not be checked.

@@ -40,6 +40,9 @@ from perf_tests_suite.perf_tests.records.measured import Measured
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.user_code.guard import end_if_forked
 
+UNCHECKED = "rounds of this phase, or shared by ranks, leave nothing that could be held to other values"
+"""Why rounds of code of the user's may be recorded without a check."""
+
 SetUp = Callable[[], tuple[Any, ...] | None]
 """A function that returns the arguments of the target."""
 
@@ -59,6 +62,8 @@ class Rounds:
     """Frees what a round leaves beside its result and the next must not find."""
     renew: Callable[[torch.Generator], None] | None = None
     """A function that writes new values into the inputs, in place; passes leave those that were drawn first."""
+    renew_rest: Callable[[], None] | None = None
+    """A function that writes what is left of them, which the set-up calls once no code of a case can use it there."""
     check: Callable[[], Check] | None = None
     """A maker of what two of the timed rounds are held to."""
     result: Any = None
@@ -183,6 +188,8 @@ class TimedMeasure(Measure):
             raise ImpossibleError(reason)
         median_seconds = self.benchmark.stats["median"]
         checked = self._checked.finish(median_seconds)
+        if checked is None and self.row.case.user_code:
+            checked = {"rounds": [], "what": None, "unchecked": UNCHECKED, "same_again": None}
         facts = replace(
             facts,
             sentinel_seconds=sentinels or None,
@@ -294,11 +301,12 @@ class TimedMeasure(Measure):
         if number < self.warmup_rounds:
             rounds.prepare()
         else:
-            self._prepare_measured(rounds)
+            self._prepare_measured(rounds, self._checked.ready)
         self.clock.begin_round()
 
-    def _prepare_measured(self, rounds: Rounds) -> None:
+    def _prepare_measured(self, rounds: Rounds, ready: Callable[[], None] = lambda: None) -> None:
         rounds.prepare()
+        ready()
         if self.flush is not None:
             self.flush()
 

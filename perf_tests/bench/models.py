@@ -14,7 +14,7 @@ from perf_tests_suite.model.compilation import compiled, forget_compiled
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.training import Training
 from perf_tests_suite.model.transformer import TransformerLM
-from perf_tests_suite.perf_tests.bench.checked_rounds import fill_normal
+from perf_tests_suite.perf_tests.bench.checked_rounds import fill_noise
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
@@ -184,6 +184,7 @@ class AttentionInputs:
     k_BTK: Tensor
     v_BTK: Tensor
     gradient_BTK: Tensor
+    _of_gradient: list[torch.Generator] = field(default_factory=list, init=False, repr=False)
 
     @property
     def all(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -194,9 +195,15 @@ class AttentionInputs:
             leaf.grad = None
 
     def renew(self, generator: torch.Generator) -> None:
-        """Draw other values, into the same tensors."""
-        for one in self.all:
-            fill_normal(one, generator)
+        """Draw other values, into the same tensors; those of the gradient wait for `renew_gradient`."""
+        for one in self.all[:3]:
+            fill_noise(one, generator)
+        self._of_gradient[:] = [generator]
+
+    def renew_gradient(self) -> None:
+        """Draw what a forward pass may not know, once it is done, if that is due."""
+        if self._of_gradient:
+            fill_noise(self.gradient_BTK, self._of_gradient.pop())
 
 
 # Functions of the user's, given with --attention, held to float64 before their cases are timed.

@@ -73,7 +73,7 @@ class _Bound:
         if now is self.value and (self.code is None or now.__code__ is self.code):
             return False
         with suppress(AttributeError, TypeError):
-            setattr(self.owner, self.attribute, self.value)
+            (object.__setattr__ if isinstance(self.owner, Clocks) else setattr)(self.owner, self.attribute, self.value)
             if self.code is not None:
                 self.value.__code__ = self.code
         return True
@@ -93,6 +93,10 @@ def _of_the_suite() -> Iterator[_Bound]:
         for attribute, value in list(vars(module).items()):
             if isinstance(value, FunctionType | BuiltinFunctionType | type | ModuleType | Clocks):
                 yield _one(f"{name}.{attribute}", module, attribute)
+            if isinstance(value, Clocks):
+                yield from (
+                    _Bound(f"{name}.{attribute}.{inner}", value, inner, one) for inner, one in vars(value).items()
+                )
             if isinstance(value, type) and value.__module__ == name:
                 for inner, member in list(vars(value).items()):
                     if isinstance(member, FunctionType | property | classmethod | staticmethod):

@@ -126,6 +126,12 @@ def let_models_be_built_of_fakes() -> None:
     torch.nn.Module._apply = convert_fakes  # type: ignore[method-assign]
 
 
+def modes_left_on() -> int:
+    """How many modes of torch are on here, of functions and of dispatch; nothing public counts them."""
+    functions: int = torch._C._len_torch_function_stack()
+    return functions + torch._C._len_torch_dispatch_stack()
+
+
 def profiler_is_active() -> bool:
     """Whether a profiler of PyTorch records: one started inside another silently takes its events."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]

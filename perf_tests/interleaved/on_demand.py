@@ -91,6 +91,7 @@ class RoundsOnDemand(Measure):
 
         @contextmanager
         def timed() -> Iterator[None]:
+            checked.ready()
             if self.flush is not None:
                 self.flush()
             with self.clock.round():

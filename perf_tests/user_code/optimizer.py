@@ -60,6 +60,10 @@ def user_optimizer(text: str | None) -> UserOptimizer | None:
     return None if text is None or text in OPTIMIZERS else UserOptimizer(text)
 
 
+MOST_STEPS = 32
+"""Steps without a move, of which one that adds up more gradients is refused."""
+
+
 def check_a_step(
     optimizer: UserOptimizer, module: nn.Module, device: torch.device, seconds: float | None = None
 ) -> None:
@@ -92,10 +96,11 @@ def check_a_step(
         if parameter.requires_grad:
             parameter.grad = torch.randn(parameter.shape, generator=generator, device=device)
     with guarded(f"{what} fails at its first step", seconds):
-        training.update()
-        if before == digests():  # ASGD for one derives the rate of each step in the step before, which had none
+        for _ in range(MOST_STEPS):
             training.update()
+            if before != digests():  # ASGD takes two, as the first derives a rate; what adds up gradients, more
+                break
     if before == digests():
-        raise UserCodeError(f"{what} changes no parameter in a step on random gradients.")
+        raise UserCodeError(f"{what} changes no parameter in {MOST_STEPS} steps on random gradients.")
     check_finite("random gradients of norm 1")
     training.release()

@@ -54,6 +54,8 @@ FACTS: list[tuple[str, Json]] = [
     ("", {"recompiles": 0, "skipped_steps": 0, "throttle_reasons": {}}), ("", {"throttle_reasons": {"power cap": 9}}),
     ("throttled", {"throttle_reasons": {"power cap": 9, "power brake": 1}}),
     ("nondeterministic", {"same_again": False}), ("", {"same_again": True}),
+    ("steps_left_out", {"checked": {"rounds": [2, 5], "still": [5]}}), ("unchecked", {"checked": {"rounds": []}}),
+    ("", {"checked": {"rounds": [2, 5], "still": None}}), ("", {"checked": None}),
     ("outlier", {"rounds_seconds": [*HONEST[:9], 6.0]}), ("", {"rounds_seconds": [*HONEST[:5], *times(3, HONEST[5:])]}),
     ("", {"rounds_seconds": [1.0, 2.0, 3.0]}), ("", {"rounds_seconds": [1.0 + 0.001 * place for place in range(10)]}),
     ("trend", {"rounds_seconds": [1.0 - 0.02 * place for place in range(10)]}),

@@ -217,7 +217,7 @@ def rounds_of(target: Callable[[], object], case: Any, data: float = 1.0) -> lis
 INPUT = torch.zeros(4)
 TF32 = "It changed float32_matmul_precision from highest to set in two ways"
 FLAGGED: list[tuple[Callable[[], object], str, str]] = [
-    (lambda: None, "", ""),
+    (lambda: None, "", "unchecked"),
     (lambda: torch.set_float32_matmul_precision("high"), "conditions_changed", "It changed float32_matmul_precis"),
     (lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"), "conditions_changed", TF32),
     (lambda: INPUT.view(2, 2), "shares_memory", "Its output lies in the memory of an input"),

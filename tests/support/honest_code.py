@@ -260,6 +260,26 @@ class _Signs(Optimizer):
                 mean.lerp_(one.grad, 0.01)
 
 
+class _Accumulating(torch.optim.AdamW):
+    """AdamW that adds up the gradients of so many calls, and steps in the last of them."""
+
+    calls, together = 0, 2
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.calls += 1
+        for one in (one for group in self.param_groups for one in group["params"] if one.grad is not None):
+            total = self.__dict__.setdefault("totals", {}).setdefault(one, torch.zeros_like(one)).add_(one.grad)
+            one.grad.copy_(total)
+            total.mul_(self.calls % self.together != 0)
+        if self.calls % self.together == 0:
+            super().step()
+
+
+def optimizer_that_accumulates(named_parameters: Any) -> Optimizer:
+    return _Accumulating([parameter for _, parameter in named_parameters], lr=1e-3)
+
+
 def optimizer_of_signs(named_parameters: Any) -> Optimizer:
     return _Signs([parameter for _, parameter in named_parameters], {"lr": 1e-4})
 

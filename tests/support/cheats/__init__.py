@@ -40,7 +40,7 @@ from tests.support.fake_device import LoopBenchmark
 HERE = Path(__file__).parent
 ROUNDS, WARMUP_ROUNDS, BATCH = 6, 3, 8
 
-BEFORE, ROUNDS_CHECK, CLOCKS = "before timing", "in timed rounds", "by clocks and judges bound before the import"
+BEFORE, ROUNDS_CHECK, CLOCKS = "before timing", "in timed rounds", "as suspicious"
 """What refuses a file."""
 
 FAMILIES = (
@@ -64,7 +64,7 @@ class Cheat:
 
 
 REACHES = "it runs in the process that judges it, and reaches what does"
-"""Of cheats that only a judge in another process can refuse."""
+"""Why cheats are recorded that only a judge in another process can refuse."""
 
 CHEATS = {
     # Under autocast each call gets new objects, in memory of its own.
@@ -101,30 +101,29 @@ CHEATS = {
     "model_every_other_call": Cheat(8, "inference"),
     "model_without_a_graph": Cheat(8, "inference"),
     "model_gradients_kept": Cheat(8, "backward"),
-    "optimizer_every_other_step": Cheat(8, "full_step"),
     "optimizer_that_freezes": Cheat(8, "optimizer"),
     "optimizer_without_moments": Cheat(8, "full_step"),
     "optimizer_of_one_tensor": Cheat(8, "optimizer"),
-    # What reaches the judge itself, knows its values, or works outside of the clock: none replaces what is bound.
-    "judge_by_chance": Cheat(4, why_recorded=REACHES),
-    "judge_emptied": Cheat(4, why_recorded=REACHES),
-    "judge_told_otherwise": Cheat(4, why_recorded=REACHES),
-    "judge_digest": Cheat(4, why_recorded=REACHES),
-    "judge_draws": Cheat(4, why_recorded=REACHES),
-    "judge_places": Cheat(4, why_recorded=REACHES),
-    "judge_comparison": Cheat(4, why_recorded=REACHES),
-    "judge_enumeration": Cheat(4, why_recorded=REACHES),
+    # What reaches the judge itself, knows its values, or works outside of the clock.
+    "judge_by_chance": Cheat(4, refused=CLOCKS),
+    "judge_emptied": Cheat(4, refused=CLOCKS),
+    "judge_told_otherwise": Cheat(4, refused=CLOCKS),
+    "judge_digest": Cheat(4),
+    "judge_draws": Cheat(4),
+    "judge_places": Cheat(4),
+    "judge_comparison": Cheat(4, refused=CLOCKS),
+    "judge_enumeration": Cheat(4, refused=CLOCKS),
     "judge_in_a_frame": Cheat(2, why_recorded=REACHES),
     "values_of_next_rounds": Cheat(1, why_recorded=REACHES),
-    "values_that_add_up": Cheat(6, why_recorded="values are sums of one of a run and one of a place"),
-    "output_with_an_own_method": Cheat(5, why_recorded=REACHES),
-    "inputs_of_another_class": Cheat(4, precisions=("fp32",), why_recorded=REACHES),
-    "mode_left_on": Cheat(4, why_recorded=REACHES),
+    "values_that_add_up": Cheat(6),
+    "output_with_an_own_method": Cheat(5),
+    "inputs_of_another_class": Cheat(4, precisions=("fp32",)),
+    "mode_left_on": Cheat(4, refused=CLOCKS),
     "profile_before_the_clock": Cheat(5, why_recorded=REACHES),
-    "gradients_made_by_the_forward": Cheat(5, "attention_backward", why_recorded="the set-up has the gradient"),
-    "clock_inside_the_bound_ones": Cheat(3, why_recorded="fields of what is bound are not compared"),
+    "gradients_made_by_the_forward": Cheat(5, "attention_backward"),
+    "clock_inside_the_bound_ones": Cheat(3, refused=CLOCKS),
     "optimizer_of_every_16th_weight": Cheat(8, "optimizer", why_recorded="one of 16 neighbours has moved"),
-    "optimizer_in_hooks": Cheat(8, "optimizer", why_recorded="weights may move in the set-up"),
+    "optimizer_in_hooks": Cheat(8, "optimizer"),
     "optimizer_where_it_is_looked_at": Cheat(8, "optimizer", why_recorded=REACHES),
     "model_where_it_is_looked_at": Cheat(8, "forward", why_recorded=REACHES),
 }
