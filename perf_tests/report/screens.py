@@ -399,7 +399,7 @@ def pass_lines(record: Json) -> dict[str, list[str]]:
         lines += product_shares_that_do_not_fall(cells) if name == "kernels" else []
         if name == "memory" and (fits := attention_fits(cells)):
             lines += column_table(FIT, fits)
-            lines += ["k L^2 + c L d: L tokens, d the head width; k T x T matrices, c tensors like an input"]
+            lines += ["k L^2 + c L d: L tokens, d the head width; k L x L matrices, c tensors like an input"]
         found[name] = lines
     return {name: lines for name, lines in found.items() if lines}
 

@@ -250,7 +250,6 @@ def test_the_readme_states_the_limits_of_the_gate_and_the_python_it_needs() -> N
     assert f"`--gate-minutes` ({limit})" in README
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     assert f"Python {needed} or later" in README
-    assert f"Python {needed} or later" in page("tutorial")
 
 
 def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
