@@ -127,9 +127,13 @@ def let_models_be_built_of_fakes() -> None:
 
 
 def modes_left_on() -> int:
-    """How many modes of torch are on here, of functions and of dispatch; nothing public counts them."""
-    functions: int = torch._C._len_torch_function_stack()
-    return functions + torch._C._len_torch_dispatch_stack()
+    """How many modes of torch are on here, of functions and of dispatch; nothing public counts them.
+
+    A default device is one too and does not count, because defaults that code leaves behind are refused by name.
+    """
+    functions = (torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack()))
+    of_functions = sum(not isinstance(one, torch.utils._device.DeviceContext) for one in functions)
+    return of_functions + int(torch._C._len_torch_dispatch_stack())
 
 
 def profiler_is_active() -> bool:

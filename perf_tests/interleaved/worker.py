@@ -17,6 +17,8 @@ from perf_tests_suite.perf_tests.user_code.own_names import share_model
 
 
 def main() -> int:
+    # A module loaded from byte code that an earlier process left in a tree is not seen as it is compiled.
+    sys.dont_write_bytecode = True
     channel = channel_of_worker()
     try:
         task = channel.receive()

@@ -106,7 +106,7 @@ def ends(
     always = ("perf_tests", "-p", "no:cacheprovider", *SMALL)
     kept = f"--benchmark-storage=file://{storage}"
     items = (item for item in request.session.items if isinstance(item, pytest.Function))
-    selected = {item.callspec.params.get("typed") for item in items if hasattr(item, "callspec")}
+    selected = [item.callspec.params.get("typed") for item in items if hasattr(item, "callspec")]
     asked = [typed for typed in REFUSALS if typed in selected] or [*REFUSALS]
     words = [typed.replace("test_own.py", str(own)) for typed in asked]
     commands = [[*always, *(() if "no:benchmark" in typed else (kept,)), *typed.split()] for typed in words]

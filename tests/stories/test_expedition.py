@@ -183,7 +183,9 @@ def test_a_verdict_is_not_sought_until_it_pleases(step: str, exit_code: int, is_
 def test_a_copy_without_history_gets_one_for_its_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite_folder = tmp_path / "suite"
     suite_folder.mkdir()
-    (suite_folder / "count.py").write_text("import os\nos.system('git rev-list --count HEAD; git status --short')\n")
+    (suite_folder / "count.py").write_text(
+        "import os\nos.system('git rev-list --count HEAD; git status --short --untracked-files=no')\n"
+    )
     monkeypatch.setattr(expedition, "ROOT", suite_folder)
     step = Step("gate", "Is there a base?", "count", judges=True, needs_git=True)
     assert expedition.run_step(step, tmp_path, "cuda", 60)["last_line"] == "1"
