@@ -691,7 +691,8 @@ class CheckedRounds:
         """
         still = [one for one in kept if check.due_if_still(one)]
         moving = [one for one in kept if one not in still]
-        for number in range(MOST_STEPS if still else 0):
+        most = check.kept_rounds * MOST_STEPS
+        for number in range(most if still else 0):
             if len(moving) == check.kept_rounds:
                 break
             self.rounds.prepare()
@@ -701,10 +702,11 @@ class CheckedRounds:
             further.after = check.after(self.rounds.result)
             if not check.due_if_still(further):
                 moving.append(further)
-        if still and not moving:
+        # From fewer rounds nothing could be said of a parameter that stays as it was.
+        if still and len(moving) < check.kept_rounds:
             raise IncorrectError(
                 f"the step leaves all {check.due_if_still(still[0])} weights that it should move as they were, in "
-                f"{still[0].name} and {MOST_STEPS} more rounds."
+                f"{still[0].name}, and moves any in {len(moving)} of {len(kept) + most} rounds."
             )
         if still:
             check.check_moves(moving)

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count, cycle
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -362,3 +363,14 @@ def test_one_sequence_of_a_backward_pass_is_held_to_float64_as_a_whole() -> None
 def test_a_check_for_which_memory_runs_out_costs_the_case_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     found = played(lambda: 0, lambda check: monkeypatch.setattr(check, "check", Mock(side_effect=MemoryError)))
     assert found["unchecked"] == "memory ran out while it was checked"
+
+
+@pytest.mark.parametrize("moves_in", [0, 1])
+def test_a_step_that_moves_weights_in_fewer_rounds_than_are_compared_is_refused(moves_in: int) -> None:
+    """One round alone could not show that a parameter stays as it was."""
+    ends = iter([20] * 3 + [0] * moves_in + [20] * 1000)
+    check = Mock(spec=StepCheck, kept_rounds=2, due_if_still=lambda kept: next(ends))
+    rounds: Any = SimpleNamespace(check=None, prepare=lambda: None, run=lambda: None, result=None)
+    checked = CheckedRounds(rounds, Mock(), None)
+    with pytest.raises(IncorrectError, match=rf"moves any in {moves_in} of 66 rounds\.$"):
+        checked._still_rounds(check, [Kept(1, 1, {}), Kept(2, 2, {})])
