@@ -135,9 +135,13 @@ def suite(storage: Path, *arguments: str) -> tuple[str, ...]:
     return forked_python(), "-m", "pytest", str(ROOT / "perf_tests"), *plugins, *without, *SMALL, *arguments
 
 
+LEFT_OUT = ("PYTEST", "CI", "PLANTED", "PYTHONDONTWRITEBYTECODE")
+"""Beginnings of variables that a user's shell does not have."""
+
+
 def inherited(**environment: str) -> dict[str, str]:
     """This process's variables without those that change a launch, and with `environment`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI", "PLANTED"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
     return {**kept, **environment}
 
 
