@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from claims.gate_elsewhere import write_model
 from perf_tests_suite.perf_tests import IMPORTABLE
+from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit, git
 from tests.support.launch import ROOT, inherited, until
 
@@ -23,13 +23,13 @@ QUICK = ("-p", "perf_tests_suite.tests.support.quick_gate", "--gate-minutes=1", 
 
 def program(*words: str) -> list[str]:
     """This suite, whatever checkout of it is the current folder."""
-    return [sys.executable, "-P", "-m", "perf_tests_suite.perf_tests", "run", "-p", "no:cacheprovider", *words]
+    return [forked_python(), "-m", "perf_tests_suite.perf_tests", "run", "-p", "no:cacheprovider", *words]
 
 
 def environment(folder: Path) -> dict[str, str]:
     """Variables with temporary folders beside it, or a gate elsewhere on this machine would be in the way."""
     (folder.parent / "tmp").mkdir(exist_ok=True)
-    return inherited(PYTHONPATH=str(IMPORTABLE), TMPDIR=str(folder.parent / "tmp"))
+    return inherited(PYTHONPATH=str(IMPORTABLE), PYTHONSAFEPATH="1", TMPDIR=str(folder.parent / "tmp"))
 
 
 def ended(folder: Path, words: Sequence[str], *more: str) -> tuple[int, str]:
@@ -86,7 +86,7 @@ def test_an_end_without_a_verdict_skips_the_commit_or_stops_git(what: str, their
 
 
 def test_pytest_alone_refuses_the_option_and_git_stops(theirs: Path) -> None:
-    words = [sys.executable, "-P", "-m", "pytest", str(ROOT / "perf_tests"), "--bisect", "--against=good"]
+    words = [forked_python(), "-m", "pytest", str(ROOT / "perf_tests"), "--bisect", "--against=good"]
     code, said = ended(theirs, words)
     assert (code, "--bisect is for `perf-tests run`" in said) == (255, True), said
 
@@ -98,7 +98,7 @@ def test_a_signal_stops_git(number: int, theirs: Path) -> None:
     words = program(*THEIRS, "--bisect", "--gate-minutes=9", "--gate-measure-same", "--against=good")
     process = subprocess.Popen(
         words, cwd=theirs, env=environment(theirs), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True,
+        process_group=0,
     )  # fmt: skip
     until(lambda: [*theirs.glob(".benchmarks/gate/*.jsonl")])
     if number == signal.SIGINT:

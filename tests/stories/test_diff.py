@@ -3,6 +3,8 @@ played."""
 
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from perf_tests_suite.perf_tests.interleaved.sides import environment_without_th
 from perf_tests_suite.perf_tests.predict.difference import Lines, difference
 from perf_tests_suite.perf_tests.predict.operations import FakeRound, SideToRun, run_side, sent_case
 from tests.support.example_cases import language_model_case
+from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit
 
 STEP = language_model_case(phase="full_step", optimizer="fused")
@@ -24,6 +27,13 @@ def play(tree: Path) -> FakeRound:
     (found,) = run_side(SideToRun(tree, tree, variables, where), [sent_case(STEP)])
     assert isinstance(found, FakeRound), found
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_sides() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", forked_python())
+        yield
 
 
 @pytest.fixture(scope="module")
