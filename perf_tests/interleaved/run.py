@@ -452,6 +452,9 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
             return "finished"
         if pair and time.monotonic() - start + measuring.expected_seconds(step.stage, cases) > seconds:
             return "budget"
+        if not pair and (failed := failed_cases(samples, plan.rules)):
+            more = some_of([case_name(case) for case in plan.cases if case in failed])
+            measuring.watch.say(f"{Verdict.MORE}: counters of {more} rose, so this fails; Ctrl-C ends it, -x at once.")
         if not pair and run.how_long is not None:
             measuring.watch.say(run.how_long(cases))
         by_model = groupby(cases, key=lambda case_id: plan.cases[case_id].built_from)
@@ -619,7 +622,8 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
     for told, of in alike.items():
         lines += [f"What changed in {', '.join(of)}:", *(f"  {line}" for line in told)]
     left = names[MOST_CASES:]
-    more = [f"{how_many(len(left), 'case')} more: perf-tests diff shows each."] if left else []
+    typed = f"`perf-tests diff BASE --case '{case_name(left[0])}'` and the model's options" if left else ""
+    more = [f"{how_many(len(left), 'case')} more; to see one: {typed}."] if left else []
     return lines + more
 
 

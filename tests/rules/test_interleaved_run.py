@@ -36,6 +36,7 @@ from perf_tests_suite.perf_tests.interleaved.run import (
     too_short_sentence,
 )
 from perf_tests_suite.perf_tests.interleaved.sides import changed_since, find_commit
+from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.record import Json, how_many
 from perf_tests_suite.perf_tests.report.gate_screens import verdict_sentence
 from perf_tests_suite.perf_tests.user_code.named import Repository
@@ -233,8 +234,11 @@ def test_a_gate_of_no_minutes_compares_programs_and_counters_and_passes_nothing_
 def test_a_case_whose_counters_rose_is_measured_no_more_and_the_run_ends_without_a_case(project: Path) -> None:
     entry = f'id = "{ONE}"\nreason = "why"\nrevision = "abc"\ncounters = {{ kernel_launches = 8 }}\n'
     write(project, {".gitignore": ".benchmarks/\n", ".benchmarks/accepted.toml": f"[[accepted]]\n{entry}"})
-    head: Json = {"counters": {"kernel_launches": 8}}
-    run, result = gated(project, {}, head, **ONE_PAIR)
+    head, said, watch = {"counters": {"kernel_launches": 8}}, list[str](), Mock()
+    watch.say = said.append
+    run, result = gated(project, {}, head, watch=watch, how_long=lambda left: "now", **ONE_PAIR)
+    names = ", ".join(map(case_name, OTHERS))
+    assert said[:2] == [f"MORE: counters of {names} rose, so this fails; Ctrl-C ends it, -x at once.", "now"]
     assert {line.case for line in read_samples(run.paths[0]).measurements} == {ONE}, "what is accepted is measured"
     assert {row.id for row in result.cases if row.verdict == Verdict.MORE} == {*OTHERS}
     (project / ".benchmarks/accepted.toml").unlink()
