@@ -5,8 +5,10 @@ perf-tests show .benchmarks/MACHINE/0002_NAME.json --against .benchmarks/MACHINE
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, RefusalError
@@ -39,11 +41,12 @@ PARTS: tuple[Callable[[Json], Mapping[str, Sequence[str]]], ...] = (_results, _r
 
 def tally_line(record: Json) -> str:
     """The last line of a run: how many cases it measured, and of what a reader should know."""
-    flagged = sum(bool(row["extra_info"].get("flags")) for row in record["benchmarks"])
+    flags = [row["extra_info"].get("flags") or [] for row in record["benchmarks"]]
     failed = sum(row["outcome"] in FAILURES for row in record["outcomes"])
-    counts = {"failed": failed, "flagged": flagged, "not measured": len(record["outcomes"]) - failed}
-    said = ", ".join(f"{count} {words}" for words, count in counts.items())
-    return f"{how_many(len(record['benchmarks']), 'case')} measured, {said}"
+    names = ", ".join(name for name, _ in Counter(chain.from_iterable(flags)).most_common())
+    flagged = f"{sum(map(bool, flags))} flagged{f' ({names})' if names else ''}"
+    measured = how_many(len(record["benchmarks"]), "case")
+    return f"{measured} measured, {failed} failed, {flagged}, {len(record['outcomes']) - failed} not measured"
 
 
 def shown(record: Json, comparison: Comparison | None = None) -> Screen:

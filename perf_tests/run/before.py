@@ -41,7 +41,15 @@ from perf_tests_suite.perf_tests.records.store import (
     numbered_baseline,
     rows_by_id,
 )
-from perf_tests_suite.perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, quarantine, time_limit_of
+from perf_tests_suite.perf_tests.run.ends import (
+    TimeLimit,
+    Timeout,
+    eta,
+    expected_seconds,
+    predicted_here,
+    quarantine,
+    time_limit_of,
+)
 from perf_tests_suite.perf_tests.user_code.git import OF_GIT, lacks
 from perf_tests_suite.perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
 from perf_tests_suite.perf_tests.user_code.named import (
@@ -192,6 +200,10 @@ def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries
     return [item for item in benchmarks if item.nodeid not in finished]
 
 
+LONG_SECONDS = 600.0
+"""What nobody waits for without having chosen it."""
+
+
 def how_long(config: pytest.Config) -> list[str]:
     """Say before the first case of a run that measures how long it will take here."""
     suite = session_of(config)
@@ -200,7 +212,11 @@ def how_long(config: pytest.Config) -> list[str]:
     predicted = suite.workbench.session.progress.predicted_seconds
     if suite.run is None or not predicted:
         return [] if suite.run is None else suite.run.opening
-    suite.run.opening += [eta(predicted, suite.workbench.device), *suite.workbench.neighbours]
+    suite.run.opening += [eta(predicted, suite.workbench.device)]
+    is_whole_grid = not any(word.startswith("--size") for word in config.invocation_params.args)
+    if is_whole_grid and expected_seconds(predicted, suite.workbench.device) >= LONG_SECONDS:
+        suite.run.opening += ["For a first try add --size tiny --context 32, or choose by --phase and -k."]
+    suite.run.opening += suite.workbench.neighbours
     return suite.run.opening
 
 

@@ -338,11 +338,15 @@ def predicted_here(items: Iterable[pytest.Item], workbench: Workbench) -> dict[s
 
 def eta(predicted: Mapping[str, float], device: Device) -> str:
     """Say `28 cases, about 3 min`, at the last run's pace."""
-    ratio = kept_ratio(device)
-    seconds = sum(predicted.values()) * (ratio or 1.0)
+    ratio, seconds = kept_ratio(device), expected_seconds(predicted, device)
     words = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1.0):.0f} s"
     basis = "" if ratio else " (rough: first run on this machine)"
     return f"{how_many(len(predicted), 'case')}, about {words}{basis}"
+
+
+def expected_seconds(predicted: Mapping[str, float], device: Device) -> float:
+    """Return what all cases take at the last run's pace."""
+    return sum(predicted.values()) * (kept_ratio(device) or 1.0)
 
 
 def kept_ratio(device: Device) -> float | None:

@@ -346,7 +346,7 @@ def _watched(config: ModelConfig, factory: str) -> tuple[ModelConfig, set[str]]:
                 f"--model {factory} builds no model: ModelConfig has no {name!r}; it has {known}. Write these lines "
                 f"into {place}, and name --model {place}:build\n\n"
                 f"    def build(config):\n"
-                f"        mine = YourConfig({name}=..., vocab_size=config.vocab_size)  # from the fields of config\n"
+                f"        mine = YourConfig({name}=..., vocab_size=config.vocab_size)  # yours, from fields of config\n"
                 f"        return {wanted}(mine)\n"
             )
 

@@ -49,6 +49,23 @@ def test_the_first_line_says_whose_model_is_measured_where_a_user_would_not_expe
     assert lines == plugin.pytest_report_header(here)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "typed", "hinted"), [(599.0, "", False), (601.0, "", True), (601.0, "--size=small", False)]
+)
+def test_a_long_run_that_nobody_chose_says_what_a_shorter_one_is(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, typed: str, hinted: bool
+) -> None:
+    monkeypatch.setattr(run_before, "eta", lambda *_: "6 cases")
+    monkeypatch.setattr(run_before, "expected_seconds", lambda *_: seconds)
+    workbench = Mock(neighbours=["busy"], session=Mock(progress=Mock(predicted_seconds={"a": 1.0})))
+    suite = Mock(workbench=workbench, run=Run())
+    monkeypatch.setattr(run_before, "session_of", lambda _: suite)
+    asked = config()
+    asked.invocation_params.args = [typed]
+    first, *hints, last = run_before.how_long(asked)
+    assert (first, last, ["--size tiny" in hint for hint in hints]) == ("6 cases", "busy", [True] * hinted)
+
+
 CHOICES = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf")
 RESTRICTS: list[tuple[str, dict[str, Any], bool]] = [
     *((words, {}, False) for words in ("perf_tests", ".", "numerics_tests .")),

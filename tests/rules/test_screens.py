@@ -65,7 +65,7 @@ def test_the_results_fit_the_terminal_and_a_reason_that_cases_share_stands_once(
 def test_a_run_ends_with_what_failed_is_flagged_or_was_not_measured() -> None:
     rows = [timed("a", flags=["trend", "outlier"]), timed("b"), timed("c")]
     data = record(rows, [untimed("d"), untimed("e", "error"), untimed("f", "incorrect")])
-    assert tally_line(data) == "3 cases measured, 2 failed, 1 flagged, 1 not measured"
+    assert tally_line(data) == "3 cases measured, 2 failed, 1 flagged (trend, outlier), 1 not measured"
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
