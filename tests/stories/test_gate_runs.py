@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,15 +36,15 @@ def change(clone: Path, old: str, new: str, file: str = "attention") -> None:
     path.write_text(text.replace(old, new))
 
 
-def begin(clone: Path, *arguments: str, python: str) -> subprocess.Popen[str]:
+def begin(clone: Path, *arguments: str) -> subprocess.Popen[str]:
     (clone.parent / "tmp").mkdir(exist_ok=True)
-    command = (python, "-m", "pytest", *ONE_CASE, *arguments)
+    command = (forked_python(), "-m", "pytest", *ONE_CASE, *arguments)
     return start_command(command, clone, clone, TMPDIR=str(clone.parent / "tmp"))
 
 
 def gate(clone: Path, *arguments: str, exit_code: int = 0) -> str:
     """What a run printed that ended so and left nothing behind."""
-    process = begin(clone, *arguments, python=forked_python())
+    process = begin(clone, *arguments)
     output, errors = process.communicate(timeout=600)
     assert process.returncode == exit_code, output + errors
     assert leftovers(clone) == []
@@ -186,7 +185,7 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
 
 @pytest.mark.parametrize(("way_to_end", "exit_code"), [(signal.SIGINT, 2), (signal.SIGTERM, 143)])
 def test_an_ended_run_keeps_its_samples_and_no_tree(clone: Path, way_to_end: signal.Signals, exit_code: int) -> None:
-    process = begin(clone, "--attention=naive", "--against=HEAD", "--gate-measure-same", "-v", python=sys.executable)
+    process = begin(clone, "--attention=naive", "--against=HEAD", "--gate-measure-same", "-v")
     assert process.stdout is not None
     seen = ""
     while "launch pair 2" not in seen:
@@ -207,6 +206,6 @@ def test_an_ended_run_keeps_its_samples_and_no_tree(clone: Path, way_to_end: sig
 def test_an_accepted_file_that_is_damaged_is_refused(clone: Path) -> None:
     (clone / ".benchmarks").mkdir()
     (clone / ".benchmarks/accepted.toml").write_text("[[accepted]]\nid = 'x'\n")
-    process = begin(clone, "--attention=naive", "--against=main", python=forked_python())
+    process = begin(clone, "--attention=naive", "--against=main")
     assert "accepted.toml" in process.communicate(timeout=600)[1]
     assert process.returncode == 4
