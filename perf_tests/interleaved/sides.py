@@ -10,6 +10,7 @@ import fcntl
 import os
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from filecmp import cmp
 from fnmatch import fnmatch
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -181,8 +183,9 @@ def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
     if base is not None:
         _check_out(repository.root, base, of_base, trees.base)
     _copy(repository.root, from_head, trees.base)
+    suite = repository.measured_by or repository.root
     for tree in (trees.head, trees.base):
-        _copy(repository.measured_by or repository.root, measuring, tree)
+        _copy(suite, [*measuring, *_byte_code(suite, measuring)], tree)
     trees.seal()
     return trees
 
@@ -226,6 +229,14 @@ def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
     for file in files:
         (tree / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / file, tree / file, follow_symlinks=False)
+
+
+def _byte_code(root: Path, files: Iterable[Path]) -> list[Path]:
+    """Name what Python keeps of these files, which workers, who write none, would compile in each launch."""
+    if sys.pycache_prefix is not None:
+        return []
+    kept = [Path(cache_from_source(str(file))) for file in files if file.suffix == ".py"]
+    return [file for file in kept if (root / file).is_file()]
 
 
 def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:

@@ -1,7 +1,10 @@
 """The two trees of the gate: what is in them and left behind, what is said when they cannot be had, one at a time."""
 
 import os
+import py_compile
 import shutil
+import struct
+import sys
 import tempfile
 from pathlib import Path
 from unittest.mock import Mock
@@ -40,6 +43,20 @@ def test_base_is_the_revision_and_head_the_working_tree_both_measured_by_heads_c
     assert {"tests/support/llama.py", "docs/a.md"} <= both
     assert not [name for name in both if name.startswith(".benchmarks/machine")]
     assert (snapshot(clone), folder.exists()) == (before, False)
+
+
+def test_both_trees_have_the_valid_byte_code_of_the_suite_that_measures_and_none_of_what_is_measured(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    for file in ("perf_tests/plugin.py", "model/sizes.py"):
+        py_compile.compile(str(clone / file))
+    with planted(Repository(clone), find_commit(clone, "HEAD")) as found:
+        for tree in (found.base, found.head):
+            (kept,) = tree.rglob("*.pyc")
+            source = (tree / "perf_tests/plugin.py").stat()
+            assert kept.name.startswith("plugin.")
+            assert struct.unpack("<II", kept.read_bytes()[8:16]) == (int(source.st_mtime), source.st_size)
 
 
 def test_two_trees_have_the_same_model_where_every_file_is_the_same_byte_for_byte(clone: Path) -> None:
