@@ -170,6 +170,8 @@ class GateRun:
     """Tests of the user's that base had of its own."""
     why_measured: dict[str, str] = field(default_factory=dict)
     """Why each case is not shown to run the same program on both sides, empty where it is; none where not asked."""
+    compiled: dict[str, CompiledDifference] = field(default_factory=dict)
+    """What torch.compile makes of tests of the user's on both sides."""
     what_changed: list[str] = field(default_factory=list)
     """Lines on the program of the worst cases that failed."""
     how_long: Callable[[Sequence[str]], str] | None = None
@@ -207,7 +209,7 @@ def run_gate(run: GateRun, watch: GateProgress, compare: Compare | None = None) 
             other = run.plan.against.other_option
             values = {} if other is None else {other.axis: other.value}
             ours = {name: case for name, case in run.plan.cases.items() if isinstance(case, Case)}
-            run.what_changed = what_changed(run.result, ours, values, trees) if ours else []
+            run.what_changed = what_changed(run.result, ours, values, trees, run.compiled)
 
 
 def add_compile_rows(run: GateRun) -> None:
@@ -600,30 +602,37 @@ MOST_CASES, MOST_ROWS = 3, 3
 """Cases, and rows of each, that are told, worst first."""
 
 
-def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[str, str], trees: Trees) -> list[str]:
+def what_changed(
+    result: GateResult,
+    cases: Mapping[str, Case],
+    other: Mapping[str, str],
+    trees: Trees,
+    known: Mapping[str, CompiledDifference],
+) -> list[str]:
     """The worst lines of the program of the cases that are SLOWER or MORE; empty where none is.
 
-    `other` are base's values on the axes that differ on purpose.
+    `other` are base's values on the axes that differ on purpose, `known` what differs in tests of the user's.
     """
     slower = [row for row in result.cases if row.verdict == Verdict.SLOWER and row.effect is not None]
     slower.sort(key=lambda row: -row.effect.effect if row.effect else 0.0)
     risen = [row.id for row in result.exact if row.verdict == Verdict.MORE]
-    names = [*dict.fromkeys((*(row.id for row in slower), *risen))]
+    names = [name for name in dict.fromkeys((*(row.id for row in slower), *risen)) if name in cases or name in known]
     if not names:
         return []
     base, head = (side_in(tree, trees.repository) for tree in (trees.base, trees.head))
     pairs, lines = [], list[str]()
-    for case in (cases[name] for name in names[:MOST_CASES]):
+    for case in (cases[name] for name in names[:MOST_CASES] if name in cases):
         values = {axis: value for axis, value in other.items() if hasattr(case, axis)}
         pairs.append((sent_case(replace(case, **values)), sent_case(case)))  # type: ignore[type-var]  # each is a dataclass
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name, found in zip(names, compare_sides(base, head, pairs), strict=False):
+    of_names = [known[name] for name in names[:MOST_CASES]] if known else compare_sides(base, head, pairs)
+    for name, found in zip(names, of_names, strict=False):
         alike.setdefault(tuple(_difference_lines(found)), []).append(case_name(name))
     for told, of in alike.items():
         lines += [f"What changed in {', '.join(of)}:", *(f"  {line}" for line in told)]
     left = names[MOST_CASES:]
     typed = f"`perf-tests diff BASE --case '{case_name(left[0])}'` and the model's options" if left else ""
-    more = [f"{how_many(len(left), 'case')} more; to see one: {typed}."] if left else []
+    more = [f"{how_many(len(left), 'case')} more{'' if known else f'; to see one: {typed}'}."] if left else []
     return lines + more
 
 

@@ -47,7 +47,8 @@ COPIES = 2**24
 def serve_tests(channel: Channel, task: Json, recorder: Recorder | None = None) -> str | None:
     """Serve the tests of `task` until the gate has enough of each; None, or why there was nothing to serve.
 
-    With a `recorder` they are not measured: each is called a few times, and what that was is told.
+    With a `recorder` they are not measured: each is called a few times, and what that was is told; nor are they where
+    the task is to count what they compile.
     """
     plugin = TheirSide(channel, task, recorder)
     sys.argv[:] = [str(Path(sys.executable).with_name("pytest")), *task["words"]]  # as tests of theirs may read it
@@ -247,7 +248,7 @@ class TheirSide:
         result = yield
         if self._calls is None and self.outcome is None:
             self.outcome = {"outcome": "unsupported", "reason": "it passed without a call of `benchmark`"}
-        if self.recorder is not None:
+        if self._tells_at_the_end:
             self._found.setdefault(item.nodeid, {})["outcome"] = self.outcome
         else:
             with suppress(ClosedError):
@@ -281,8 +282,9 @@ class TheirSide:
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         result = yield
         with suppress(ClosedError):
-            if self.recorder is not None and self.was_ready:
-                self.channel.send({"tests": self._found, **self.recorder.observation().as_json})
+            if self._tells_at_the_end and self.was_ready:
+                seen = self.recorder.observation().as_json if self.recorder is not None else {}
+                self.channel.send({"tests": self._found, **seen})
             elif self.was_ready:
                 self.channel.receive()  # the gate hangs up
         return result
@@ -321,7 +323,8 @@ class TheirSide:
         fixture._mode, calls.disable_gc = "benchmark(...)", bool(fixture._disable_gc)
         self._calls = calls
         try:
-            seconds = (self._rehearse if self.recorder is not None else self._measure)(calls, is_single)
+            serve = self._measure if not self._tells_at_the_end else self._rehearse if self.recorder else self._count
+            seconds = serve(calls, is_single)
         except Exception:
             fixture.has_error = True
             raise
@@ -352,7 +355,23 @@ class TheirSide:
             timed.append((wall, cpu, time.perf_counter() - began))
         return timed
 
+    @property
+    def _tells_at_the_end(self) -> bool:
+        """Whether nothing is measured."""
+        return self.recorder is not None or "counts" in self.task
+
+    def _count(self, calls: Calls, is_single: bool) -> list[float]:
+        from perf_tests_suite.perf_tests.predict.compiling import counted_call  # late: it loads torch
+
+        start = time.perf_counter()
+        self._found[self._test] = counted_call(lambda: calls.round(1), (Path(self.task["tree"]).resolve(),))
+        return [time.perf_counter() - start]
+
     def _rehearse(self, calls: Calls, is_single: bool) -> list[float]:
+        if "torch._dynamo" in sys.modules:
+            from perf_tests_suite.perf_tests.interleaved.their_counters import forget_what_is_compiled
+
+            forget_what_is_compiled()
         timed = self._first_calls(calls, is_single, 0.0)
         wall, cpu, _ = timed[-1]
         found = self._found[self._test] = {"cores": 1 if uses_gpu() else max(1, round(cpu / wall))}

@@ -5,7 +5,7 @@ Head's test files measure both sides, as the suite's do: a test that changed is 
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError
@@ -37,6 +37,8 @@ from perf_tests_suite.perf_tests.interleaved.run import (
 )
 from perf_tests_suite.perf_tests.interleaved.same import differing
 from perf_tests_suite.perf_tests.interleaved.sides import Trees, changed_since
+from perf_tests_suite.perf_tests.predict.compiling import Compilation
+from perf_tests_suite.perf_tests.predict.difference import CompiledDifference
 from perf_tests_suite.perf_tests.records.record import Json, how_many
 
 SECONDS_OF_A_TEST = 60.0
@@ -147,18 +149,8 @@ def _rehearse(run: GateRun, trees: Trees, names: list[str]) -> None:
     if compares and why is None and not files:
         run.why_measured = dict.fromkeys(names, "")
         return
-    tasks: dict[Side, Json] = {side: {**task, "is_rehearsal": True} for side, task in tasks_of(plan).items()}
-    python = plan.python_path
     try:
-        with launched(trees, tasks, draw_pair(0, 0), python) as workers:
-            there = receive_all(workers)
-            common = [name for name in names if all(name in there[side]["ready"] for side in SIDES)]
-            for worker in workers.values():
-                worker.send({"order": common})
-            patience_seconds = START_SECONDS + SECONDS_OF_A_TEST * len(common)
-            if plan.seconds:
-                patience_seconds = max(0.001, min(patience_seconds, SHARE_OF_REHEARSAL * run.seconds_left))
-            answers = receive_all(workers, patience_seconds)
+        there, common, answers = _called(run, trees, names, {"is_rehearsal": True})
     except WorkerEndedError as error:
         if error.cannot_start and error.side == "head":
             raise UnmeasurableError(f"{error}.") from error
@@ -172,6 +164,9 @@ def _rehearse(run: GateRun, trees: Trees, names: list[str]) -> None:
     run.plan = replace(
         plan, cores=max((found[side][name].get("cores", 1) for side in SIDES for name in common), default=1)
     )
+    compiling = [name for name in common if any(found[side][name].get("compiles") for side in SIDES)]
+    if compiling and (code or not compares):
+        found = _with_what_is_compiled(run, trees, compiling, found)
     for name in names:
         if name not in common:
             file = name.partition("::")[0]
@@ -181,6 +176,45 @@ def _rehearse(run: GateRun, trees: Trees, names: list[str]) -> None:
         run.known += lost or _counters(name, found)
         if compares and not lost:
             run.why_measured[name] = code or ""
+
+
+def _called(
+    run: GateRun, trees: Trees, names: Sequence[str], how: Json
+) -> tuple[Mapping[Side, Json], list[str], Mapping[Side, Json]]:
+    """What each side has, the tests that both have, and what was found of their calls. Raises WorkerEndedError."""
+    tasks: dict[Side, Json] = {side: {**task, **how} for side, task in tasks_of(run.plan).items()}
+    with launched(trees, tasks, draw_pair(0, 0), run.plan.python_path) as workers:
+        there = receive_all(workers)
+        common = [name for name in names if all(name in there[side]["ready"] for side in SIDES)]
+        for worker in workers.values():
+            worker.send({"order": common})
+        patience_seconds = START_SECONDS + SECONDS_OF_A_TEST * len(common)
+        if run.plan.seconds:
+            patience_seconds = max(0.001, min(patience_seconds, SHARE_OF_REHEARSAL * run.seconds_left))
+        return there, common, receive_all(workers, patience_seconds)
+
+
+def _with_what_is_compiled(
+    run: GateRun, trees: Trees, names: Sequence[str], found: Mapping[Side, Mapping[str, Json]]
+) -> dict[Side, Mapping[str, Json]]:
+    """The same, and what torch.compile makes of these tests on both sides, counted in processes without marks."""
+    try:
+        _, _, answers = _called(run, trees, names, {"counts": True})
+        made = {side: answers[side]["tests"] for side in SIDES}
+    except WorkerEndedError as error:
+        why = {"reason": f"{error.side} ended as it was counted: {error}"}
+        made = {side: dict.fromkeys(names, why) for side in SIDES}
+    for name in names:
+        if all(both := [made[side][name].get("compilation") for side in SIDES]):
+            run.compiled[name] = CompiledDifference(*map(Compilation.of, both))
+    return {
+        side: {
+            name: {**of, "reason": "it was not called once more", **made[side][name], "outcome": of["outcome"]}
+            if name in names else of
+            for name, of in found[side].items()
+        }
+        for side in SIDES
+    }  # fmt: skip
 
 
 def _lacks(run: GateRun, name: str, why: str) -> NoTiming:

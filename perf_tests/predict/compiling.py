@@ -145,8 +145,8 @@ class Program:
     """What of a case is compiled."""
 
     forward: Forward
-    backward: Callable[[Tensor], None]
-    """Its backward pass, from what the forward pass returned."""
+    backward: Callable[[Tensor], None] | None
+    """Its backward pass, from what the forward pass returned; None without one."""
     shape: tuple[int, int]
     """Sequences and tokens of the case."""
 
@@ -166,6 +166,8 @@ def program_of(case: Case, device: torch.device, seed: int, training: Training |
                 return attention(*qkv)
 
         shape = (case.batch_size, case.sequence_length)
+        if not case.phase_row.has_backward:
+            return Program(attend, None, shape)
         return Program(attend, lambda output: output.backward(torch.ones_like(output)), shape)
     assert isinstance(case, LanguageModelCase)
     of_case = training or _training_of(case, device)
@@ -183,7 +185,8 @@ def program_of(case: Case, device: torch.device, seed: int, training: Training |
         of_case.backward(of_case.loss(output, targets_BT))
         of_case.clear_gradients()
 
-    return Program(forward, backward, (case.batch_size, case.context_length))
+    shape = (case.batch_size, case.context_length)
+    return Program(forward, backward if case.phase_row.has_backward else None, shape)
 
 
 def _training_of(case: LanguageModelCase, device: torch.device) -> Training:
@@ -207,7 +210,7 @@ def compilation_or_reason(
     """
     if case.ranks is not None:
         return None, None
-    found, reason = _or_reason(case, device, lambda: compilation_of(case, program_of(case, device, seed), roots))
+    found, reason = _or_reason(case, device, lambda: compilation_of(program_of(case, device, seed), roots))
     return (found if found and (found.graphs or case.is_compiled) else None), reason
 
 
@@ -228,6 +231,17 @@ def _or_reason(case: Case, device: torch.device, compiles: Callable[[], T]) -> t
         forget_compiled()
 
 
+def counted_call(call: Callable[[], Any], roots: Sequence[Path]) -> Json:
+    """Counters of a call of the user's that compiles, and its `compilation`; null with a `reason` where it fails."""
+    try:
+        with quiet_compiler():
+            found = compilation_of(Program(lambda *_: call(), None, (1, 1)), roots)
+    except Exception as error:
+        why = f"it cannot be compiled: {type(error).__name__}: {first_line(str(error))}"
+        return {"counters": None, "reason": why}
+    return {"counters": {"host_reads": found.host_reads, **found.counters}, "reason": "", "compilation": asdict(found)}
+
+
 Seconds = dict[str, tuple[float, float | None]]
 """Wall and CPU seconds by the part that compiled, and of "", the whole, with those of processes that it waited for; no
 CPU time on a GPU, where a thread spins."""
@@ -244,7 +258,8 @@ def _compile_seconds(case: Case, device: Device, seed: int) -> Seconds:
     program, found = program_of(case, device.torch_device, seed), Seconds()
     output: list[Tensor] = []
     parts: dict[str, Callable[[], None]] = {"forward": lambda: output.append(program.forward(*program.shape, 0))}
-    parts |= {"backward": lambda: program.backward(output.pop())} if case.phase_row.has_backward else {}
+    if (backward := program.backward) is not None:
+        parts["backward"] = lambda: backward(output.pop())
     before = _begin()
     for part, run in parts.items():
         device.synchronize()
@@ -276,13 +291,13 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def compilation_of(case: Case, program: Program, roots: Sequence[Path] = ()) -> Compilation:
+def compilation_of(program: Program, roots: Sequence[Path] = ()) -> Compilation:
     """Compile the program as it is timed, then run it as a training may. Raises what it raises in its own shape."""
     batch, tokens = program.shape
     load_code_generator()
     before = _begin()
     output = program.forward(batch, tokens, 0)
-    if case.phase_row.has_backward:
+    if program.backward is not None:
         program.backward(output)
     del output
     compilations, (reasons, frames) = count_compilations() - before, compiler_stops()

@@ -92,7 +92,7 @@ def _sorted(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if typed.against_option:
         raise ValueError("--against-option compares values of the suite's own axes, which tests of yours have none of.")
     if typed.gate_compile:
-        raise ValueError("--gate-compile judges cases of the suite; of tests of yours it does not know what compiles.")
+        raise ValueError("--gate-compile judges cases of the suite; what tests of yours compile is counted, not timed.")
     if typed.gate_measure_same:
         refuse_no_minutes(typed.gate_minutes, "--gate-measure-same")
     return typed, others

@@ -26,6 +26,7 @@ from perf_tests_suite.perf_tests.predict.compiling import (
     compilation_of,
     compilation_or_reason,
     compile_seconds_or_reason,
+    counted_call,
     why_nothing,
 )
 from perf_tests_suite.perf_tests.records.record import COMPILER_COUNTERS, Json
@@ -90,11 +91,11 @@ def found_of(function: Function, case: AttentionCase = CASE, backend: Any = "eag
     run = torch.compile(function, dynamic=False, backend=backend)
     program = Program(
         lambda batch, tokens, number: run(torch.full((batch, tokens), number + 1.0)),
-        lambda _: None,
+        None,
         (case.batch_size, case.sequence_length),
     )
     with compiling.quiet_compiler():
-        return compilation_of(case, program, (Path(__file__).parent,))
+        return compilation_of(program, (Path(__file__).parent,))
 
 
 def stops_in(function: Function) -> list[int]:
@@ -198,6 +199,24 @@ def test_a_case_has_counters_where_it_compiles_and_else_a_reason_or_none(monkeyp
     assert "unknown until it is compiled" in str(compilation_or_reason(replace(CASE, device="cuda"), CPU, seed=1)[1])
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "needs a C++ compiler" in str(compilation_or_reason(CASE, CPU, seed=1)[1])
+
+
+def test_a_call_of_the_users_is_counted_and_one_that_fails_says_how() -> None:
+    grown: list[int] = []
+
+    def grows(x: Tensor) -> Tensor:
+        grown.append(1)
+        return x * x.max().item()  # stops
+
+    run = torch.compile(grows, backend="eager")
+    found = counted_call(lambda: run(torch.ones(4)), (Path(__file__).parent,))
+    expected = {"host_reads": 1, "graphs": 2, "not_compiled": 0, "graph_breaks": 1, "shape_recompiles": 1}
+    assert found["counters"] == {**expected, "generated_kernels": None, "library_calls": None}
+    made = Compilation.of(found["compilation"])
+    assert [(one.file, one.line) for one in made.breaks] == [("test_compiling.py", line) for line in stops_in(grows)]
+    failed = counted_call(lambda: 1 // 0, ())
+    assert failed["counters"] is None
+    assert str(failed["reason"]).startswith("it cannot be compiled: ZeroDivisionError: ")
 
 
 def test_seconds_to_compile_are_by_part_those_of_the_first_calls_and_none_where_nothing_was_compiled(

@@ -10,7 +10,7 @@ import torch
 
 from perf_tests_suite.perf_tests.interleaved import their_side as module
 from perf_tests_suite.perf_tests.interleaved.measuring import ROUND_SECONDS, calls_of_a_round
-from perf_tests_suite.perf_tests.interleaved.their_counters import counted
+from perf_tests_suite.perf_tests.interleaved.their_counters import counted, forget_what_is_compiled
 from perf_tests_suite.perf_tests.interleaved.their_side import Calls
 
 
@@ -98,6 +98,16 @@ def test_counters_are_of_one_call_and_none_where_calls_differ_or_run_no_operatio
     assert counted(lambda: grown.append(torch.cat(grown)))["reason"] == "two of its calls run other operations"
     assert counted(lambda: sum(range(9))) == {"counters": None, "reason": ""}
     assert "ZeroDivisionError" in counted(lambda: 1 // 0)["reason"]
+
+
+def test_a_call_that_compiles_is_not_counted_where_there_may_be_marks() -> None:
+    forget_what_is_compiled()
+    assert counted(lambda: None) == {"counters": None, "reason": ""}
+    plus_one = torch.compile(lambda x: x + 1, backend="eager")
+    plus_one(torch.ones(2))
+    assert counted(lambda: plus_one(torch.ones(2))) == {"compiles": True}
+    forget_what_is_compiled()
+    assert counted(lambda: None) == {"counters": None, "reason": ""}
 
 
 @pytest.mark.parametrize(

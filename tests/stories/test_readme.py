@@ -271,7 +271,7 @@ def test_the_changed_line_beside_it_is_one_that_the_gate_names(clone: Path) -> N
     result = conclude(samples, rules_from_settings(samples.header["settings"]))
     cases = {row.id: attention_case(head_dim=int(row.id.partition("[d")[2][:2])) for row in result.cases}
     with planted(Repository(clone, folder=clone), find_commit(clone, "main")) as trees:
-        named_by_gate = what_changed(result, cases, {}, trees)
+        named_by_gate = what_changed(result, cases, {}, trees, {})
     shown = [line for line in output(block(README, "gate")) if "model/" in line]
     assert len(shown) == 1
     assert set(shown) <= set(named_by_gate)

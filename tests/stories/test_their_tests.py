@@ -180,6 +180,43 @@ def test_operations_of_torch_are_counted_and_more_of_them_fail(theirs: Path, gat
     assert rose["bytes_touched"][1] == rose["bytes_touched"][0] + 2 * 4 * 4 * 8
 
 
+COMPILED = """
+import torch
+
+@torch.compile(backend="eager")
+def layer(x):
+    x = x @ x.T
+    return x.relu()
+"""
+OF_COMPILED = """
+import pytest
+import torch
+from lib import layer
+
+@pytest.mark.parametrize("rows", [4, 4.0])
+def test_layer(benchmark, rows):
+    benchmark(layer, torch.ones(int(rows), 8))
+"""
+
+
+def test_what_the_compiler_makes_of_a_test_is_counted_without_marks_and_a_break_fails_with_its_line(
+    theirs: Path, gated: Gate
+) -> None:
+    commit(write(theirs, {"src/lib/__init__.py": COMPILED, "tests/bench_x.py": OF_COMPILED}))
+    write(theirs, {"src/lib/__init__.py": COMPILED.replace("    return", "    print('', end='')\n    return")})
+    ended = gated()
+    assert ended.code == 1, ended.output + ended.errors
+    rose = {(row.id[-5:], row.counter): (row.old, row.new) for row in ended.result.exact if row.is_failure}
+    both = {"graphs": (1, 2), "graph_breaks": (0, 1)}  # the second test calls what the first has compiled
+    assert rose == {(name, counter): both[counter] for name in ("er[4]", "[4.0]") for counter in both}
+    assert "added src/lib/__init__.py:7 `print('', end='')`: " in ended.output
+    write(theirs, {"src/lib/__init__.py": COMPILED.replace('torch.compile(backend="eager")', "torch.compiler.disable")})
+    ended = gated("-k", "4.0")
+    (row,) = (row for row in ended.result.exact if row.is_failure)
+    assert (row.counter, row.old, row.new) == ("not_compiled", 0, 1), ended.output + ended.errors
+    assert "head: nothing of it was compiled: " in ended.output
+
+
 REFUSED = """
 import time
 from pathlib import Path
