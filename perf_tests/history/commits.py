@@ -32,6 +32,8 @@ class Figure:
     sentinel_seconds: float | None
     """The time of the product that no change of the code affects, around this case; None in older records."""
     counters: dict[str, int]
+    compile_seconds: dict[str, float] = field(default_factory=dict)
+    """By the cache and the part: `cold forward`."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,10 @@ def _figure_of(row: Json, identities: dict[Identity, Identity]) -> Figure:
     counters = {name: info[name] for name in COMPARED_COUNTERS if isinstance(info.get(name), int)}
     sentinel_seconds = median(around) if around else None
     seconds = Times(row["stats"]["data"]).median
-    return Figure(identities.setdefault(identity, identity), seconds, sentinel_seconds, counters)
+    parts, cache = info.get("compile_seconds"), info.get("compile_cache")
+    of_parts = parts.items() if isinstance(parts, dict) and cache else ()
+    to_compile = {f"{cache} {part}": s for part, s in of_parts if isinstance(s, float)}
+    return Figure(identities.setdefault(identity, identity), seconds, sentinel_seconds, counters, to_compile)
 
 
 # Codes in the order in which they came to be, with date and subject out of git where it knows them.

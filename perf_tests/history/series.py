@@ -4,7 +4,7 @@ Steps are commits at which the level of a series moved, found by the library rup
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import ceil, expm1, log1p, nan, prod
 from math import log as log_ratio
@@ -94,6 +94,8 @@ class Series:
     points: list[Point]
     steps: list[Step]
     counter_changes: list[CounterChange]
+    compiling: dict[str, list[tuple[Code, float]]] = field(default_factory=dict)
+    """The median seconds to compile a part of it, by commit; `cold forward` is one with an empty cache."""
 
     def code_of(self, step: Step) -> Code:
         return self.points[step.start].code
@@ -227,7 +229,7 @@ def _era(machine: Machine, has_sentinel: bool, launches: Sequence[Launch], log: 
         counts[case, at] = [point.launches for point in of_case]
     steps, least_shown = steps_of(seconds, counts, np.array([_figure_variance(launched[key]) for key in found]))
     series = [
-        Series(*key, of_case, of_steps, list(_counter_changes(rows)))
+        Series(*key, of_case, of_steps, list(_counter_changes(rows)), _compiling(rows))
         for (key, rows), of_case, of_steps in zip(found.items(), points, steps, strict=True)
     ]
     return Era(machine, has_sentinel, before, after, is_corrected, codes, series, least_shown)
@@ -273,6 +275,15 @@ def _figure_variance(launched: Launched) -> float:
     """The variance of a commit's figure in logarithms by what its launches differ; NaN where none has two."""
     known = [variance(map(log_ratio, seconds)) for seconds in launched if len(seconds) > 1]
     return fmean(known) * median_loss(median(map(len, launched))) if known else nan
+
+
+def _compiling(rows: Rows) -> dict[str, list[tuple[Code, float]]]:
+    parts = dict.fromkeys(part for _, figures in rows for figure in figures for part in figure.compile_seconds)
+    by_code = [
+        (part, code, [one.compile_seconds[part] for one in figures if part in one.compile_seconds])
+        for part in parts for code, figures in rows
+    ]  # fmt: skip
+    return {part: [(code, median(of)) for of_part, code, of in by_code if of_part == part and of] for part in parts}
 
 
 def _counter_changes(rows: Rows) -> Iterator[CounterChange]:

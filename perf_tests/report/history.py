@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 from perf_tests_suite.perf_tests.history import series
-from perf_tests_suite.perf_tests.history.commits import Machine, machines_of, moment, read_line, read_log
+from perf_tests_suite.perf_tests.history.commits import Code, Machine, machines_of, moment, read_line, read_log
 from perf_tests_suite.perf_tests.history.relative import read_run, relative_lines, relative_of
 from perf_tests_suite.perf_tests.history.series import (
     CounterChange,
@@ -146,6 +147,8 @@ def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[
 # The history in words: conditions, then what changed since which commit, then the counters.
 
 
+MOST_COMPILED = 12
+"""Rows of seconds to compile."""
 SUBJECT_WIDTH = 50
 MOST_SHOWN = 10
 """Steps above this, as a ratio less one, are all alike."""
@@ -166,6 +169,10 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
     lines += column_table(STEP_COLUMNS, steps) if steps else [said]
     changes = counter_changes_in(era)
     lines += column_table(COUNTER_COLUMNS, changes) if changes else []
+    compiling = sorted(((one, part) for one in era.series for part in one.compiling), key=_slower_to_compile)
+    lines += column_table(COMPILE_COLUMNS, compiling[:MOST_COMPILED]) if compiling else []
+    left = len(compiling) - MOST_COMPILED
+    lines += [f"and {how_many(left, 'row')} more of compiling: --json has all"] if left > 0 else []
     lines += filter(None, [still_open_line(era, still_open(era))])
     for one in era.series:
         if named is not None and named in case_name(one.case):
@@ -198,6 +205,17 @@ def steps_in(era: Era) -> list[tuple[Series, Step]]:
 
 def counter_changes_in(era: Era) -> list[tuple[Series, CounterChange]]:
     return [(one, change) for one in era.series for change in one.counter_changes]
+
+
+def _slower_to_compile(row: tuple[Series, str]) -> float:
+    """Sorts those that rose most first."""
+    compiling = row[0].compiling[row[1]]
+    return -compiling[-1][1] / (_before(compiling) or compiling[-1][1] or 1.0)
+
+
+def _before(compiling: Sequence[tuple[Code, float]]) -> float | None:
+    """The median over all commits but the newest; None of one."""
+    return median(seconds for _, seconds in compiling[:-1]) if len(compiling) > 1 else None
 
 
 def conditions(era: Era) -> list[str]:
@@ -256,6 +274,15 @@ COUNTER_COLUMNS: tuple[Column[tuple[Series, CounterChange]], ...] = (
     text_column("date", lambda row: row[1].code.date[:10]),
     text_column("subject", lambda row: row[1].code.subject[:SUBJECT_WIDTH]),
 )
+COMPILE_COLUMNS: tuple[Column[tuple[Series, str]], ...] = (
+    text_column("case", lambda row: case_name(row[0].case)),
+    text_column("to compile", lambda row: row[1]),
+    Column("before_seconds", float, "", lambda row: _before(row[0].compiling[row[1]]), heading="median before"),
+    Column("newest_seconds", float, "", lambda row: row[0].compiling[row[1]][-1][1], heading="newest commit"),
+    text_column("commit", lambda row: row[0].compiling[row[1]][-1][0].name),
+    Column("commits", int, "", lambda row: len(row[0].compiling[row[1]])),
+)
+"""Shown, and judged by a gate alone (`--gate-compile`)."""
 POINT_COLUMNS: tuple[Column[tuple[Point, bool]], ...] = (
     text_column("commit", lambda row: row[0].code.name),
     text_column("date", lambda row: row[0].code.date[:10]),
@@ -295,6 +322,10 @@ def series_json(era: Era) -> dict[str, object]:
                      "launches_before": step.launches_before, "launches_after": step.launches_after}
                     for step in one.steps
                 ],
+                "compile_seconds": {
+                    part: [{"commit": code.name, "seconds": seconds} for code, seconds in of_part]
+                    for part, of_part in one.compiling.items()
+                },
                 "counter_changes": [
                     {"counter": of.counter, "before": of.before, "after": of.after, "since": of.code.name}
                     for of in one.counter_changes

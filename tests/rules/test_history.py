@@ -10,9 +10,10 @@ import pytest
 from claims.histories import KINDS, false_steps, share_found
 from perf_tests_suite.perf_tests.history.commits import machines_of, moment, read_log
 from perf_tests_suite.perf_tests.history.series import Era, new_slowdowns, newest_first, scatter, steps_of
+from perf_tests_suite.perf_tests.records.format import DASH
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.records.store import StoredRecord
-from perf_tests_suite.perf_tests.report.history import history_lines
+from perf_tests_suite.perf_tests.report.history import history_lines, series_json
 from tests.support.git_repository import git
 from tests.support.launches_over_commits import COUNT, NO_LOG, NOISE, START, history, launch, name_of, with_step
 from tests.support.synthetic import record, timed, timed_attention, untimed
@@ -21,6 +22,25 @@ from tests.support.synthetic import record, timed, timed_attention, untimed
 def era_of(records: Sequence[Json]) -> Era:
     (era,) = history(records)
     return era
+
+
+def test_seconds_to_compile_are_shown_by_part_and_cache_the_newest_commit_beside_those_before() -> None:
+    records = [launch(place, 1.0) for place in range(4)]
+    taken = [("cold", 5.0, 9.0), ("warm", 1.0, 2.0), ("cold", 7.0, 9.0), ("cold", 16.0, 9.0)]
+    for record_, (cache, forward, backward) in zip(records, taken, strict=True):
+        seconds = {"forward": forward, "backward": backward, "other": "damaged"}
+        record_["benchmarks"][0]["extra_info"] |= {"compile_cache": cache, "compile_seconds": seconds}
+    era = era_of(records)
+    table = [found[0] for line in history_lines(era) if (found := re.search("(cold|warm) (for|back)ward .*", line))]
+    assert [" ".join(line.split()) for line in table] == [
+        f"cold forward 6 s 16 s {name_of(3)[:12]} 3",
+        f"cold backward 9 s 9 s {name_of(3)[:12]} 3",
+        f"warm forward {DASH} 1 s {name_of(1)[:12]} 1",
+        f"warm backward {DASH} 2 s {name_of(1)[:12]} 1",
+    ]
+    shown = series_json(era)["cases"][0]["compile_seconds"]["cold forward"]  # type: ignore[index]
+    assert [one["seconds"] for one in shown] == [5.0, 7.0, 16.0]
+    assert not any("cold" in line for line in history_lines(era_of([launch(0, 1.0)])))
 
 
 # Series.
