@@ -1,6 +1,7 @@
 """What authors of public pull requests counted by hand is counted in small stand-ins, and the same in each process."""
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -95,21 +96,32 @@ def written(side: Side, stem: Path) -> list[Function]:
     return functions
 
 
-COUNT = """
-import json
+SEEDS, FORKS = range(4), 5
+"""Hash seeds, each of an interpreter of its own, and processes of each."""
+COUNT = f"""
+import json, os
 from dataclasses import asdict
+from perf_tests_suite.perf_tests.hardware.torch_private import load_code_generator
 from tests.rules.test_compiling import PLANTED, found_of, grows_a_list
-print(json.dumps([asdict(found_of(function)) for function in (*PLANTED, grows_a_list)]))
+load_code_generator()  # most of what a process takes
+for _ in range({FORKS}):
+    if not os.fork():
+        print(json.dumps([asdict(found_of(function)) for function in (*PLANTED, grows_a_list)]), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 
 
 def test_the_counts_and_their_lines_are_the_same_in_20_processes() -> None:
-    def count(_: int) -> str:
-        done = subprocess.run([sys.executable, "-c", COUNT], cwd=ROOT, capture_output=True, text=True, check=True)
-        return done.stdout.splitlines()[-1]
+    def count(seed: int) -> list[str]:
+        variables = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        words = [sys.executable, "-c", COUNT]
+        done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+        return [line for line in done.stdout.splitlines() if line.startswith("[{")]
 
     with ThreadPoolExecutor(2) as pool:
-        outputs = [*pool.map(count, range(20))]
+        outputs = [line for lines in pool.map(count, SEEDS) for line in lines]
+    assert len(outputs) == len(SEEDS) * FORKS
     assert len(set(outputs)) == 1
     assert [len(one["breaks"]) for one in json.loads(outputs[0])] == [0, 1, 2, 7, 1, 0]
     assert len(json.loads(outputs[0])) == len([*PLANTED, grows_a_list])
