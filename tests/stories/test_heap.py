@@ -5,12 +5,12 @@ Told by page faults, which a neighbour does not change as it changes times. Each
 
 import json
 import subprocess
-import sys
 from functools import cache
 
 from perf_tests_suite.perf_tests.hardware.device import KEPT_BLOCKS_IN_BUDGET
 from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.documents import page
+from tests.support.forked_python import forked_python
 from tests.support.launch import ROOT
 
 BEGINNING = """
@@ -76,7 +76,7 @@ PAGES_OF_8_MiB = 2**11
 
 @cache
 def told(program: str, *arguments: str) -> Json:
-    command = [sys.executable, "-c", BEGINNING + program, *arguments]
+    command = [forked_python(), "-c", BEGINNING + program, *arguments]
     found: Json = json.loads(subprocess.check_output(command, cwd=ROOT, text=True, timeout=120))
     return found
 
