@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -111,15 +111,12 @@ class Claim:
 
     def _last_frame(self, arguments: Mapping[str, object]) -> str:
         """The last line of `model/` or of the user's own that ran, seen by failing once more; none of the harness."""
-        seen = ""
+        seen: tuple[str, int, str] | None = None
 
         def watch(frame: FrameType, event: str, argument: object) -> None:
             nonlocal seen
-            path = Path(frame.f_code.co_filename)
-            # An installed suite, with its model, lies among the libraries.
-            is_judged = path.parent == MODEL or not any(path.is_relative_to(folder) for folder in NOT_JUDGED)
-            if event == "return" and path.is_file() and is_judged and path != REGIONS:
-                seen = f"Judged: {os.path.relpath(path)}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
+            if event == "return" and _is_judged(frame.f_code.co_filename):
+                seen = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname
 
         before = sys.getprofile()
         sys.setprofile(watch)
@@ -129,7 +126,7 @@ class Claim:
             pass
         finally:
             sys.setprofile(before)
-        return seen
+        return "" if seen is None else f"Judged: {os.path.relpath(seen[0])}:{seen[1]}, in {seen[2]}"
 
     def _lines_to_paste(self, arguments: Mapping[str, object]) -> str:
         known = {id(value): f"claim.references[{name!r}]" for name, value in self.references.items()}
@@ -167,6 +164,14 @@ class Claim:
             suppress_health_check=list(HealthCheck),
         )
         hurried(given(**self.strategies)(self.check))(**arguments)
+
+
+@cache  # asked at each return of a check that Hypothesis makes fail hundreds of times
+def _is_judged(file: str) -> bool:
+    path = Path(file)
+    # An installed suite, with its model, lies among the libraries.
+    is_theirs = path.parent == MODEL or not any(path.is_relative_to(folder) for folder in NOT_JUDGED)
+    return is_theirs and path != REGIONS and path.is_file()
 
 
 def _formula_in(message: str) -> str:
