@@ -175,6 +175,20 @@ def first_stop(run: Callable[[], object]) -> tuple[str, Any] | None:
     return None
 
 
+@contextmanager
+def no_code_generation() -> Iterator[None]:
+    """Return a context in which Inductor runs new graphs as they are, beside those that it has compiled.
+
+    The public `force_backend` would forget those, of which a recompile names the guard.
+    """
+    inductor: Any = importlib.import_module("torch._inductor.compile_fx")
+    before, inductor.compile_fx = inductor.compile_fx, lambda graph, *_, **__: graph.forward
+    try:
+        yield
+    finally:
+        inductor.compile_fx = before
+
+
 def forget_compiler_records() -> None:
     """Begin the records of frames anew, of which torch otherwise keeps the last 64."""
     utils = importlib.import_module("torch._dynamo.utils")

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -37,6 +38,7 @@ from perf_tests_suite.perf_tests.hardware.torch_private import (
     first_stop,
     forget_compiler_records,
     load_code_generator,
+    no_code_generation,
     operator,
 )
 from perf_tests_suite.perf_tests.records.record import Json, how_many
@@ -312,7 +314,8 @@ def compilation_of(program: Program, roots: Sequence[Path] = ()) -> Compilation:
         breaks = [] if stop is None else [_break_at(stop[1][-1].filename, stop[1][-1].lineno, stop[0], roots)]
     reason: str | None = None if graphs else why_nothing()
     if graphs:
-        of_calls = _refused if graphs == 1 and not (breaks or first) else _traced_again
+        traced = partial(_traced_again, is_beside=bool(compilations["generated_kernels"]))
+        of_calls = _refused if graphs == 1 and not (breaks or first) else traced
         try:
             again = (*first, *of_calls(program.forward, program.shape, calls, roots))
             if any(not one.guard for one in again):  # torch 2.9 refuses without naming the guard
@@ -370,13 +373,21 @@ def _refused(forward: Forward, first: tuple[int, int], calls: Calls, roots: Sequ
             yield Recompile(call, file, int(found["line"]), found["function"], guard)
 
 
-def _traced_again(forward: Forward, first: tuple[int, int], calls: Calls, roots: Sequence[Path]) -> Iterator[Recompile]:
-    """The recompiles of several graphs: Dynamo traces all calls once more, without generating code."""
-    _begin()
+def _traced_again(
+    forward: Forward, first: tuple[int, int], calls: Calls, roots: Sequence[Path], is_beside: bool = False
+) -> Iterator[Recompile]:
+    """The recompiles of several graphs: Dynamo traces all calls once more, without generating code.
+
+    Beside what Inductor has compiled, the first call needs no tracing.
+    """
+    if not is_beside:
+        _begin()
     for number, (call, shape) in enumerate({"": first, **calls}.items()):
+        if is_beside and not call:
+            continue
         forget_compiler_records()
         try:
-            with torch.compiler.set_stance("default", force_backend="eager"):
+            with no_code_generation() if is_beside else torch.compiler.set_stance("default", force_backend="eager"):
                 forward(*shape, number)
         except Exception as error:
             raise _ShapeError(call, error) from error

@@ -17,7 +17,11 @@ from torch import Tensor
 
 from perf_tests_suite.model.attention import ATTENTION
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
-from perf_tests_suite.perf_tests.hardware.torch_private import compiler_stops, forget_compiler_records
+from perf_tests_suite.perf_tests.hardware.torch_private import (
+    compiler_stops,
+    forget_compiler_records,
+    generated_kernels,
+)
 from perf_tests_suite.perf_tests.predict import compiling
 from perf_tests_suite.perf_tests.predict.compiling import (
     Compilation,
@@ -171,6 +175,10 @@ def test_reads_by_the_host_are_counted_in_the_program_as_it_is_written() -> None
 def test_kernels_are_those_of_inductor_and_not_known_of_another_compiler() -> None:
     found = found_of(whole, backend="inductor")
     assert (found.generated_kernels, found.library_calls, found.reason) == (1, 0, None)
+    before = generated_kernels()
+    several = found_of(prints_and_branches, backend="inductor")
+    assert (several.graphs, several.generated_kernels) == (2, generated_kernels() - before)  # none of recompiles
+    assert several.recompiles == found_of(prints_and_branches).recompiles
     other = found_of(whole)
     assert (other.generated_kernels, other.library_calls) == (None, None)
     assert "another compiler" in str(other.reason)
