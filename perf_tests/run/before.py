@@ -122,10 +122,10 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     for item in benchmarks:
         marks = [pytest.mark.benchmark(timer=workbench.clock, group=benchmark_of(item).case.phase, disable_gc=True)]
         # A warning of another torch or of the user's model fails no case; the second is torch's own on import of what
-        # shards optimizers, which nothing a user of ranks can change.
+        # compiles, or shards optimizers, which no user can change.
         marks.append(pytest.mark.filterwarnings("default"))
-        if workbench.groups is not None:
-            marks.append(pytest.mark.filterwarnings("ignore:.torch.jit.(script|interface). is:DeprecationWarning"))
+        of_import = ".torch.jit.(script|script_method|interface). is"
+        marks.append(pytest.mark.filterwarnings(f"ignore:{of_import}:DeprecationWarning"))
         if settings.nvtx:
             marks.append(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
         for mark in marks:

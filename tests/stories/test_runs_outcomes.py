@@ -1,8 +1,9 @@
 """Cases that end without a timing, in real launches: each is a row with its reason, and the next case runs.
 
-A model that misbehaves costs its own case, a disk that refuses no case that was finished. Nine launches.
+A model that misbehaves costs its own case, a disk that refuses no case that was finished. Ten launches.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,32 @@ def test_a_case_that_fails_says_why(grid: Launch) -> None:
         if outcome != "error":
             assert row["available_bytes"] == BUDGET_BYTES
             assert (row["needed_bytes"] > 0, row["needed_bytes"] > BUDGET_BYTES) == (True, context == 100000000)
+
+
+ONLY_COMPILED = """
+import torch
+from torch import nn
+
+class Mixed(nn.Module):
+    def forward(self, x):
+        x = x.cumsum(1)
+        if torch.compiler.is_compiling():
+            return x @ torch.ones(3, 3)
+        return x
+
+def build(config):
+    return nn.Sequential(nn.Embedding(config.vocab_size, 16), Mixed(), nn.Linear(16, config.vocab_size))
+"""
+
+
+def test_a_model_that_fails_only_compiled_says_where_without_records_of_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(ONLY_COMPILED)
+    words = ("--context=8", "--precision=fp32", "--phase=forward", "--execution=compiled", "-k=not attention")
+    ended = launch(tmp_path, f"--model={tmp_path}/own.py:build", *words, exits=1)
+    (row,) = ended.outcomes.values()
+    assert (row["outcome"], row["reason"].partition(": ")[0]) == ("error", "torch._dynamo.exc.TorchRuntimeError")
+    assert row["reason"].endswith("own.py:9")
+    assert not re.search(r"torch\.(__trace|jit)", ended.output)
 
 
 def test_after_a_case_ran_out_of_memory_another_family_is_tried_and_has_that_memory(grid: Launch) -> None:
