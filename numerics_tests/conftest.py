@@ -14,7 +14,8 @@ from perf_tests_suite.numerics_tests.harness.strategies import TORCH_GENERATOR
 from perf_tests_suite.numerics_tests.harness.tiny import GIVEN
 from perf_tests_suite.numerics_tests.machine import cuda_autocast, environment
 from perf_tests_suite.perf_tests.cases.options import typed_or
-from perf_tests_suite.perf_tests.user_code.attention import attention_named, label
+from perf_tests_suite.perf_tests.user_code.attention import attention_named
+from perf_tests_suite.perf_tests.user_code.given import label
 
 HERE = Path(__file__).parent
 THREADS = pytest.StashKey[int]()

@@ -28,9 +28,10 @@ from perf_tests_suite.perf_tests.bench.session import (
     is_benchmark,
     session_of,
 )
+from perf_tests_suite.perf_tests.cases.devices import read_settings
 from perf_tests_suite.perf_tests.cases.options import PASSES, add_options
 from perf_tests_suite.perf_tests.cases.selected import FAMILIES, examined_phases, family_of
-from perf_tests_suite.perf_tests.cases.settings import asks_for_ranks, read_settings
+from perf_tests_suite.perf_tests.cases.settings import asks_for_ranks
 from perf_tests_suite.perf_tests.gate.verdicts import SKIPPED_COMMIT
 from perf_tests_suite.perf_tests.hardware.bound import bind, bind_again, put_back, unbind
 from perf_tests_suite.perf_tests.hardware.device import uncap_address_space

@@ -10,7 +10,7 @@ from perf_tests_suite.perf_tests.bench.loop import Measure
 from perf_tests_suite.perf_tests.bench.models import AttentionInputs
 from perf_tests_suite.perf_tests.bench.session import benchmark_of
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
-from perf_tests_suite.perf_tests.cases.language_model import check_attention_gradients, check_attention_output
+from perf_tests_suite.perf_tests.cases.outputs import check_attention_gradients, check_attention_output
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.bench.checked_rounds import GradientCheck
 from perf_tests_suite.perf_tests.bench.loop import Measure
 from perf_tests_suite.perf_tests.bench.models import Batch
-from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_tokens
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.outputs import check_gradients, check_tokens
 from perf_tests_suite.perf_tests.hardware.clock import Clock
 
 

@@ -7,7 +7,8 @@ import pytest
 from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.bench.loop import Measure
 from perf_tests_suite.perf_tests.bench.models import Batch
-from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase, check_update
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.outputs import check_update
 
 
 @pytest.mark.phase("first_step")

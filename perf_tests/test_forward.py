@@ -7,7 +7,8 @@ from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.bench.checked_rounds import check_of_forward
 from perf_tests_suite.perf_tests.bench.loop import Measure
 from perf_tests_suite.perf_tests.bench.models import Batch
-from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase, check_forward, check_tokens, require
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.outputs import check_forward, check_tokens, require
 
 
 @pytest.mark.phase("inference")

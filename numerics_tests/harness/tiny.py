@@ -19,9 +19,10 @@ from perf_tests_suite.numerics_tests.harness import oracles
 from perf_tests_suite.numerics_tests.harness.checks import InFloat32WhereFloat64Lacks
 from perf_tests_suite.numerics_tests.machine.environment import device
 from perf_tests_suite.perf_tests.cases.options import typed_or
-from perf_tests_suite.perf_tests.user_code.attention import function_of, is_user_function
+from perf_tests_suite.perf_tests.user_code.attention import function_of
+from perf_tests_suite.perf_tests.user_code.given import UserModel, is_configuration, is_user_function
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
-from perf_tests_suite.perf_tests.user_code.model import UserModel, configured_shape, is_configuration
+from perf_tests_suite.perf_tests.user_code.model import build_model, configured_shape
 
 # No two dimensions of a tensor are equal (3 rows of 12 tokens, 2 heads of width 8), so none can be taken for another.
 CONFIG = ModelConfig(d_model=16, d_ff=32, num_layers=2, num_heads=2, vocab_size=29, context_length=12)
@@ -48,7 +49,7 @@ class Given:
         assert self.model is not None
         if is_configuration(self.model.name):
             config = configured_shape(self.model, config.context_length)
-        return self.model.build(config).eval()
+        return build_model(self.model, config).eval()
 
     def take(self, config: pytest.Config) -> None:
         """Read the options; raises pytest.UsageError for what cannot be imported or built, and for both at once."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from perf_tests_suite.model.precision import Precision
 from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
-from perf_tests_suite.perf_tests.cases.language_model import (
+from perf_tests_suite.perf_tests.cases.outputs import (
     check_attention_gradients,
     check_finite,
     check_gradients,

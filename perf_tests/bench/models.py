@@ -17,6 +17,7 @@ from perf_tests_suite.model.transformer import TransformerLM
 from perf_tests_suite.perf_tests.bench.checked_rounds import fill_noise
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome
 from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
 from perf_tests_suite.perf_tests.hardware import device as heap
 from perf_tests_suite.perf_tests.hardware.bound import put_back
@@ -38,9 +39,10 @@ from perf_tests_suite.perf_tests.user_code.attention import (
     function_of,
     multiple_of,
 )
+from perf_tests_suite.perf_tests.user_code.given import user_optimizer
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
-from perf_tests_suite.perf_tests.user_code.model import check_values_of
-from perf_tests_suite.perf_tests.user_code.optimizer import check_a_step, user_optimizer
+from perf_tests_suite.perf_tests.user_code.model import build_model, check_values_of
+from perf_tests_suite.perf_tests.user_code.optimizer import check_a_step, put_into
 from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ class ModelCache:
             return PARALLEL[case.sharing.parallel](model, self.groups.ranks(case.sharing), train)
         training = train(model)
         if own is not None:
-            own.put_into(training, model)
+            put_into(own, training, model)
         return training
 
     def _initial(self, case: LanguageModelCase) -> nn.Module:
@@ -116,7 +118,7 @@ class ModelCache:
                 if case.user_model is None:
                     self._model = TransformerLM(case.config, attention_named(case.attention).build(), case.checkpoint)
                 else:
-                    self._model = case.user_model.build(case.config)
+                    self._model = build_model(case.user_model, case.config)
             if case.user_model is not None:
                 self._model = self._model.to(device)
                 check_values_of(case.model, self._model, case.config, device, computes_loss=case.computes_loss)
@@ -239,7 +241,7 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
     lengths: dict[tuple[str, Use], set[int]] = defaultdict(set)
     sizes: dict[tuple[str, Use], set[Sizes]] = defaultdict(set)
     for case in cases:
-        if case.user_attention is not None and case.why_unsupported(device) is None:
+        if case.user_attention is not None and why_unsupported(case, device) is None:
             key, (batch, *heads, tokens, _) = (case.user_attention, _use_of(case, device)), case.query_shape
             lengths[key].add(min(tokens, LONGEST_CONTEXT))
             sizes[key].add((min(batch, max(1, MOST_HEADS // math.prod(heads))), *heads))

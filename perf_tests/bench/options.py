@@ -24,7 +24,7 @@ from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.phases import ZERO_GRAD
 from perf_tests_suite.perf_tests.records.comparison import StatsCheck, with_baseline
 from perf_tests_suite.perf_tests.records.record import Json
-from perf_tests_suite.perf_tests.user_code.attention import is_user_function
+from perf_tests_suite.perf_tests.user_code.given import is_user_function
 from perf_tests_suite.perf_tests.user_code.named import check_name
 
 

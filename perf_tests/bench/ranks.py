@@ -440,7 +440,7 @@ class SharedStepMeasure(MultiRankMeasure):
         if self.case.user_model is not None:
             return measured
         # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
-        from perf_tests_suite.perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+        from perf_tests_suite.perf_tests.predict.shapes import NORM_OF_EACH, parameter_shapes
 
         shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
         step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)

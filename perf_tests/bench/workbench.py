@@ -19,6 +19,7 @@ from perf_tests_suite.perf_tests.bench.models import Refusals, refusal_of, refus
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome, why_too_large
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession
 from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.hardware import clock as roofline
 from perf_tests_suite.perf_tests.hardware.bound import put_back, time
@@ -34,9 +35,9 @@ from perf_tests_suite.perf_tests.hardware.machine import (
     open_gpu_health,
 )
 from perf_tests_suite.perf_tests.predict import machine as machine_ceilings
-from perf_tests_suite.perf_tests.predict.counters import kept_counters_or_reason
 from perf_tests_suite.perf_tests.predict.cuda_rules import libraries_here
 from perf_tests_suite.perf_tests.predict.expectation import Expectation, expect
+from perf_tests_suite.perf_tests.predict.kept import kept_counters_or_reason
 
 if TYPE_CHECKING:
     from perf_tests_suite.perf_tests.bench.ranks import Groups, Peers
@@ -117,7 +118,7 @@ class Workbench:
         earlier = self.session.contents.outcomes if self.session else []
         device = self.device.torch_device
         gpus = 0 if self.groups is None else self.groups.peers.gpus
-        if reason := case.why_unsupported(device) or case.why_unsupported_on_ranks(gpus):
+        if reason := why_unsupported(case, device) or case.why_unsupported_on_ranks(gpus):
             return Outcome("unsupported", reason)
         of_its_own = (self.replaced_by.get(code.rpartition(":")[0], []) for code in case.user_code)
         if case.user_code and (replaced := [*self.replaced, *chain.from_iterable(of_its_own)]):

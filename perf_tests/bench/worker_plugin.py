@@ -18,8 +18,7 @@ from perf_tests_suite.perf_tests.cases.options import EXECUTIONS, SHAPE
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.hardware.bound import bind
 from perf_tests_suite.perf_tests.records.record import Json
-from perf_tests_suite.perf_tests.user_code.attention import is_user_function
-from perf_tests_suite.perf_tests.user_code.model import is_configuration
+from perf_tests_suite.perf_tests.user_code.given import is_configuration, is_user_function
 from perf_tests_suite.perf_tests.user_code.named import absolute, check_name, names_code, why_not_there
 
 # A run's settings as plain JSON, sent to a worker and received there.

@@ -8,7 +8,7 @@ from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.cases.sharing import backend_of, nodes_of, why_too_few
 from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES, AttentionWork, Work
 from perf_tests_suite.perf_tests.phases import AttentionIdentity, CollectiveIdentity
-from perf_tests_suite.perf_tests.user_code.attention import label
+from perf_tests_suite.perf_tests.user_code.given import label
 from perf_tests_suite.perf_tests.user_code.named import from_its_repository
 
 ATTENTION_BATCH_SIZE = 8

@@ -5,19 +5,14 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, ClassVar, Self
 
-import torch
-
-from perf_tests_suite.model.attention import ATTENTION, Attention
-from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.cases.model_names import attention_names
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.cases.sharing import Sharing
 from perf_tests_suite.perf_tests.hardware.limits import Work
 from perf_tests_suite.perf_tests.phases import EXAMINED, Phase
-from perf_tests_suite.perf_tests.user_code.attention import attention_named, is_known, is_user_function
-from perf_tests_suite.perf_tests.user_code.model import UserModel
-from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests_suite.perf_tests.user_code.given import UserModel, UserOptimizer, is_user_function
 
-COUNTED_ATTENTION = tuple(name for name, attention in ATTENTION.items() if not attention.is_compiled)
+COUNTED_ATTENTION = tuple(name for name, is_compiled in attention_names().items() if not is_compiled)
 """What a compiler fuses is unknown until it has run."""
 
 CUDA_GRAPH_WARMUP_ROUNDS = 3
@@ -116,14 +111,9 @@ class Case(ABC):
         raise TypeError(f"{type(self).__name__} has no attention.")
 
     @property
-    def known_attention(self) -> Attention | None:
-        """The attention's row in the table; None for what a model of the user's has inside, and without attention."""
-        return attention_named(self.attention) if self.attention is not None and is_known(self.attention) else None
-
-    @property
     def is_compiled(self) -> bool:
         """Whether any of it is."""
-        return self.known_attention is not None and self.known_attention.is_compiled
+        return attention_names().get(self.attention or "", False)
 
     @property
     def replays_cuda_graphs(self) -> bool:
@@ -188,16 +178,9 @@ class Case(ABC):
         """None where the case has exact counters, else one sentence why not."""
         if self.ranks is not None:
             return "these counters are of one device."
-        if self.attention is None or is_known(self.attention, COUNTED_ATTENTION):
+        if self.attention is None or self.user_attention is not None or self.attention in COUNTED_ATTENTION:
             return None
         return f"what {self.attention} attention fuses is unknown until it is compiled for its device."
-
-    def why_unsupported(self, device: torch.device) -> str | None:
-        """What the device or the model lacks, in one sentence; None where nothing."""
-        reason = PRECISIONS[self.precision].why_unsupported(device)
-        if reason is None and self.known_attention is not None:
-            reason = self.known_attention.why_unavailable(device, self.query_shape[-1])
-        return reason
 
     def why_unsupported_on_ranks(self, gpus: int) -> str | None:
         """What the ranks that were started, or the way in which they share the case, cannot do; None where nothing.

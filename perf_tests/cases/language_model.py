@@ -3,33 +3,24 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-from torch.optim import AdamW
-
-from perf_tests_suite.model.attention import ATTENTION
-from perf_tests_suite.model.compilation import why_cannot_compile
-from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.sizes import ModelConfig
-from perf_tests_suite.model.training import Training, optimizer_that_runs
-from perf_tests_suite.model.transformer import blocks_per_checkpoint
 from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.model_names import attention_names, optimizer_that_runs
 from perf_tests_suite.perf_tests.cases.options import CUDA_GRAPH_EXECUTIONS, shape_named, size_label
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.cases.sharing import Sharing, backend_of
 from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES, ModelWork, Work, saved_bytes
 from perf_tests_suite.perf_tests.phases import EXAMINED, LanguageModelIdentity, identity_from
-from perf_tests_suite.perf_tests.user_code.attention import label
-from perf_tests_suite.perf_tests.user_code.model import (
+from perf_tests_suite.perf_tests.user_code.given import (
     SHAPE,
     Facts,
     UserModel,
-    configured_shape,
-    facts_of,
+    UserOptimizer,
     is_configuration,
+    label,
+    user_optimizer,
 )
 from perf_tests_suite.perf_tests.user_code.named import from_its_repository
-from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
 
 DEFAULT_ZERO_GRAD = "before-forward"
 
@@ -67,7 +58,7 @@ class LanguageModelCase(Case):
 
     @classmethod
     def of(cls, phase: str, axes: dict[str, Any], settings: Settings) -> Self:
-        optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
+        optimizer = optimizer_that_runs(settings.optimizer, settings.device_type)
         return cls(
             phase=phase,
             size=size_label(axes["model_size"]),
@@ -85,7 +76,7 @@ class LanguageModelCase(Case):
     @classmethod
     def grid(cls, settings: Settings) -> list[tuple[Any, ...]]:
         """Leave out attention compiled by itself inside a compiled model; the batch is None where there is only one."""
-        compiled = {name for name, attention in ATTENTION.items() if attention.is_compiled}
+        compiled = {name for name, is_compiled in attention_names().items() if is_compiled}
         if len(settings.batch_sizes) == 1:
             settings = replace(settings, batch_sizes=(None,))  # type: ignore[arg-type]
         return [values for values in super().grid(settings) if values[4] == "eager" or values[3] not in compiled]
@@ -174,6 +165,8 @@ class LanguageModelCase(Case):
     def facts(self) -> Facts:
         """What is known of its model: of ours by its shape, of the user's by the module itself."""
         if self.user_model is not None:
+            from perf_tests_suite.perf_tests.user_code.model import facts_of  # late: to build one loads torch
+
             return facts_of(self.user_model, self.config)
         shape = {name: getattr(self.config, name) for name in SHAPE}
         return Facts(self.config.parameters, self.config.parameters, shape, why_not_counted=None)
@@ -237,22 +230,6 @@ class LanguageModelCase(Case):
             return self.facts.why_not_counted
         return super().why_not_counted
 
-    def why_unsupported(self, device: torch.device) -> str | None:
-        if reason := super().why_unsupported(device):
-            return reason
-        if self.precision.endswith("-tensors"):
-            return OF_ATTENTION_ALONE.format(self.precision)
-        if self.replays_cuda_graphs and device.type != "cuda":
-            has_none = f"a {device.type.upper()} has none; choose compiled"
-            return f"--execution {self.execution} replays CUDA graphs, and {has_none}."
-        if self.execution != "eager" and (reason := why_cannot_compile(device)):
-            return reason
-        if self.user_model is None and blocks_per_checkpoint(self.checkpoint) > self.config.num_layers:
-            return f"--checkpoint {self.checkpoint} is more blocks than its {self.config.num_layers}."
-        if self.phase_row.trains and not self.updates and PRECISIONS[self.precision].scales_loss:
-            return f"--zero-grad {self.zero_grad} leaves a loss scaler no gradients; choose another order."
-        return None
-
     def why_unsupported_on_ranks(self, gpus: int) -> str | None:
         if self.sharing is None:
             return None
@@ -277,70 +254,8 @@ def user_model(settings: Settings) -> UserModel | None:
 def config_of(of_user: UserModel | None, size: str, context_length: int, vocab_size: int | None = None) -> ModelConfig:
     """What a case of this size asks its model for. Raises UserCodeError for a configuration that is none."""
     if of_user is not None and is_configuration(of_user.name):
+        from perf_tests_suite.perf_tests.user_code.model import configured_shape  # late: to read one loads torch
+
         return configured_shape(of_user, context_length)
     config = shape_named(size).at_context(context_length)
     return config if vocab_size is None else replace(config, vocab_size=vocab_size)
-
-
-# Checks of a benchmark's output after timing, so that every benchmark is also a test.
-
-
-def require(fact: object, sentence: str) -> None:
-    """Raise AssertionError with the sentence unless the fact holds, under `python -O` too, which drops `assert`."""
-    if not fact:
-        raise AssertionError(sentence)
-
-
-def check_forward(output: Tensor, case: LanguageModelCase) -> None:
-    """Check the logits, or the loss of a model that computes it."""
-    if case.computes_loss:
-        check_finite(output, "losses")
-        return
-    wanted = (case.per_rank_batch_size or case.batch_size, case.context_length, case.config.vocab_size)
-    require(tuple(output.shape) == wanted, f"logits have the shape {tuple(output.shape)}, not {wanted}")
-    check_finite(output, "logits")
-
-
-def check_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> None:
-    """The rounds left the tokens as they were drawn: each is still the target of the one before it."""
-    is_kept = tokens_BT[:, 1:].equal(targets_BT[:, :-1])
-    require(is_kept, "the tokens were changed in place; change a copy, because every round uses them again")
-
-
-def check_gradients(training: Training) -> None:
-    """Check that each trainable parameter has a gradient, finite unless the loss is scaled, which may overflow."""
-    for name, parameter in training.model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if parameter.grad is None:
-            raise AssertionError(f"{name} has no gradient")
-        if not training.precision.scales_loss:
-            check_finite(parameter.grad, f"gradients of {name}")
-
-
-def check_update(training: Training) -> None:
-    """Check that parameters are finite, and AdamW has state for each trainable one; others may need none."""
-    for name, parameter in training.model.named_parameters():
-        needs_state = parameter.requires_grad and isinstance(training.optimizer, AdamW)
-        require(training.optimizer.state.get(parameter) or not needs_state, f"{name} has no optimizer state")
-        check_finite(parameter, f"weights of {name}")
-
-
-def check_attention_output(output_BTK: Tensor, v_BTK: Tensor) -> None:
-    """Check the shape, and that the first token, which sees only itself, has its value as output."""
-    require(output_BTK.shape == v_BTK.shape, f"the output has the shape {tuple(output_BTK.shape)}, not {v_BTK.shape}")
-    check_finite(output_BTK, "outputs")
-    first, wanted = output_BTK[:, 0], v_BTK[:, 0].to(output_BTK.dtype)
-    require(first.allclose(wanted), "the first token attends to later ones")
-
-
-def check_attention_gradients(*leaves: Tensor) -> None:
-    for name, leaf in zip(("query", "key", "value"), leaves, strict=True):
-        if leaf.grad is None:
-            raise AssertionError(f"{name} has no gradient")
-        check_finite(leaf.grad, f"gradients of {name}")
-
-
-def check_finite(values: Tensor, what: str) -> None:
-    is_finite = values.isfinite()
-    require(is_finite.all(), f"{int((~is_finite).sum())} of {values.numel()} {what} are not finite")

@@ -22,9 +22,9 @@ class PrecisionNames:
 def _assigned(file: str, name: str) -> ast.expr | None:
     """The expression that a file of `model/` assigns to a name; None where it assigns none."""
     for statement in ast.parse((MODEL / file).read_text(encoding="utf-8")).body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return statement.value  # type: ignore[attr-defined]  # an assignment
+            return getattr(statement, "value", None)
     return None
 
 
@@ -55,7 +55,11 @@ def precision_names() -> dict[str, PrecisionNames]:
 @cache
 def attention_names() -> dict[str, bool]:
     """Every attention, and whether it is compiled."""
-    return {name: len(call.args) > 3 for name, call in _calls("attention.py", "ATTENTION").items()}
+    found = {}
+    for name, call in _calls("attention.py", "ATTENTION").items():
+        given = [*call.args[3:], *(word.value for word in call.keywords if word.arg == "is_compiled")]
+        found[name] = bool(given) and bool(ast.literal_eval(given[0]))
+    return found
 
 
 @cache
@@ -79,11 +83,20 @@ def scales_loss(precision: str) -> bool:
     return precision_names()[precision].scales_loss
 
 
+# Rules of `model/` that are of words alone.
+
+
 def blocks_per_checkpoint(checkpoint: str) -> int:
     """Return how many blocks share one, 0 where no whole block is in one. Raises ValueError."""
-    known = {"none": 0, "attention": 0, "block": 1}
-    if checkpoint in known:
+    if checkpoint in (known := {"none": 0, "attention": 0, "block": 1}):
         return known[checkpoint]
-    from perf_tests_suite.model import transformer
+    if checkpoint.isdecimal() and int(checkpoint) >= 1:
+        return int(checkpoint)
+    raise ValueError(f"checkpoint is {checkpoint!r}; it must be none, attention, block or a number of blocks.")
 
-    return transformer.blocks_per_checkpoint(checkpoint)
+
+def optimizer_that_runs(optimizer: str, device: str) -> str:
+    """`optimizer`, `default` being what AdamW does on a device of this type."""
+    if optimizer != "default":
+        return optimizer
+    return "foreach" if device == "cuda" else "loop"

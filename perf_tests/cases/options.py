@@ -11,26 +11,35 @@ from typing import Any, Protocol
 
 import pytest
 
-from perf_tests_suite.model import compilation
-from perf_tests_suite.model.attention import ATTENTION
-from perf_tests_suite.model.device import device_named
-from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.sizes import SIZES, ModelConfig
-from perf_tests_suite.model.training import OPTIMIZERS
-from perf_tests_suite.model.transformer import blocks_per_checkpoint
 from perf_tests_suite.perf_tests.cases import sharing
 from perf_tests_suite.perf_tests.cases.gate_options import (
     GATE,
     TIME_LIMIT,
     Option,
     argparse_keywords,
+    as_typed,
     one_of,
+)
+from perf_tests_suite.perf_tests.cases.model_names import (
+    attention_names,
+    blocks_per_checkpoint,
+    precision_names,
+    words,
 )
 from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES
 from perf_tests_suite.perf_tests.phases import LABELS, ZERO_GRAD
-from perf_tests_suite.perf_tests.user_code.attention import is_user_function, label
-from perf_tests_suite.perf_tests.user_code.model import argument, check_configuration, is_configuration
+from perf_tests_suite.perf_tests.user_code.given import (
+    argument,
+    check_configuration,
+    is_configuration,
+    is_user_function,
+    label,
+)
 from perf_tests_suite.perf_tests.user_code.named import check_name
+
+ATTENTION, PRECISIONS = (*attention_names(),), (*precision_names(),)
+OPTIMIZERS = words("training.py", "OPTIMIZERS")
 
 # Texts of the command line as values: numbers, amounts, lists; what is wrong is a ValueError of one sentence.
 
@@ -201,7 +210,7 @@ def shape_named(size: str) -> ModelConfig:
 CONTEXTS = (128, 256, 512, 1024)
 CHECKPOINTS = ("none", "attention", "block")
 # Earlier revisions of `model`, which the gate measures too, have no such modes.
-CUDA_GRAPH_EXECUTIONS: tuple[str, ...] = getattr(compilation, "CUDA_GRAPH_MODES", ())
+CUDA_GRAPH_EXECUTIONS: tuple[str, ...] = words("compilation.py", "CUDA_GRAPH_MODES")
 EXECUTIONS = ("eager", "compiled", *CUDA_GRAPH_EXECUTIONS)
 HEAD_DIMS = (16, 32, 64, 128)
 MESSAGE_BYTES, GPU_MESSAGE_BYTES = (64_000, 1_000_000, 4_000_000, 16_000_000), (10**6, 10**7, 10**8, 10**9)
@@ -213,7 +222,7 @@ PASSES = {"kernels": "--kernels", "memory": "--memory", "warmup": "--warmup-stud
 
 GROUPS: dict[str, tuple[Option, ...]] = {
     "what is measured": (
-        Option("--device", "device: auto, cpu, cuda or cuda:N", "auto", lambda _, text: device_named(text),
+        Option("--device", "device: auto, cpu, cuda or cuda:N", "auto", as_typed,
                typed_by_default="auto"),
         Option("--size", f"model sizes: {', '.join(SIZES)}, or [NAME=]D_MODELxD_FFxLAYERSxHEADS",
                "small on a CPU, small-2layers with --against; small to 2.7B on a GPU", sizes),

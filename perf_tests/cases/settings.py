@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.perf_tests.cases import sharing
 from perf_tests_suite.perf_tests.cases.options import (
     CONTEXTS,
@@ -21,11 +20,10 @@ from perf_tests_suite.perf_tests.cases.options import (
     typed_or,
 )
 from perf_tests_suite.perf_tests.cases.sharing import Launched, launched
-from perf_tests_suite.perf_tests.hardware.clock import why_no_ranges
+from perf_tests_suite.perf_tests.hardware.cores import physical_cores
 from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES
-from perf_tests_suite.perf_tests.hardware.machine import physical_cores
 from perf_tests_suite.perf_tests.phases import LABELS
-from perf_tests_suite.perf_tests.user_code.model import is_configuration, size_name
+from perf_tests_suite.perf_tests.user_code.given import is_configuration, size_name
 
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
 
@@ -83,7 +81,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Typed:
-    """What a verb's own parser read, as `read_settings` asks pytest's configuration for it."""
+    """What a verb's own parser read, as `settings_on` asks pytest's configuration for it."""
 
     values: Mapping[str, Any]
 
@@ -91,16 +89,15 @@ class Typed:
         return self.values.get(name.removeprefix("--").replace("-", "_"))
 
 
-def read_settings(config: HasOptions) -> Settings:  # one story: what was typed, and what that leaves
-    """The options of this run, defaults filled in; raises pytest.UsageError naming the option at fault."""
-    device = typed_or(config, "--device", None)
-    if device.type == "cuda" and is_on_ranks(config):
-        device = sharing.rank_gpu()
+def settings_on(device: str, native: tuple[str, ...], config: HasOptions) -> Settings:
+    """The options of a run on `device`, `cuda:0` for example, whose defaults are of what is `native` there.
+
+    Raises pytest.UsageError naming the option at fault.
+    """
 
     def given(name: str, on_cpu: Any, on_gpu: Any = None) -> Any:
-        return typed_or(config, name, on_gpu if device.type == "cuda" and on_gpu is not None else on_cpu)
+        return typed_or(config, name, on_gpu if device.startswith("cuda") and on_gpu is not None else on_cpu)
 
-    native = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(device) is None)
     snapshot = config.getoption("--memory-snapshot")
     passes = tuple(
         name for name, option in PASSES.items() if config.getoption(option) or (name == "memory" and snapshot)
@@ -123,8 +120,6 @@ def read_settings(config: HasOptions) -> Settings:  # one story: what was typed,
     if config.getoption("--nvtx") and passes:
         others = " or ".join(PASSES[name] for name in passes)
         raise pytest.UsageError(f"--nvtx is for a run under Nsight Systems and cannot be combined with {others}.")
-    if config.getoption("--nvtx") and (reason := why_no_ranges()):
-        raise pytest.UsageError(reason)
     worlds, scaling = given("--world", None) or ((launched() or Launched()).world,), given("--scaling", ("strong",))
     # None at all, and so no model, where only collectives are asked for.
     ways = given("--parallel", () if is_on_ranks(config) else ("none",))
@@ -133,7 +128,7 @@ def read_settings(config: HasOptions) -> Settings:  # one story: what was typed,
             raise pytest.UsageError(reason)
     precisions = given("--precision", native)
     return Settings(
-        device=str(device),
+        device=device,
         sizes=tuple(sizes),
         # Whole models have no tensors of 16 bits: `all` means theirs, and such a precision alone a row that says so.
         precisions=tuple(name for name in precisions if not name.endswith("-tensors")) or precisions,

@@ -2,13 +2,10 @@
 
 import os
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import product
 from typing import Any, Self
-
-import torch
 
 from perf_tests_suite.perf_tests.hardware.limits import BUCKETED, IN_BFLOAT16, SHARDED, VARIANTS
 
@@ -197,36 +194,3 @@ def labels(
             of_world = product(scalings if world > 1 else ("strong",), *ways)
             found += (Sharing(name, world, scaling, bucket, kept == "no").label for scaling, bucket, kept in of_world)
     return tuple(dict.fromkeys(found))
-
-
-# The devices of ranks: which one each has, and how those of a machine are joined.
-
-
-def facts_of_ranks(launched: Launched, device: torch.device) -> dict[str, Any]:
-    """Facts for the record, None for what a machine without GPUs does not have."""
-    if device.type != "cuda":
-        return {"ranks_per_node": launched.local_world, "nccl": None, "peer_access": None}
-    pairs = permutations(range(torch.cuda.device_count()), 2)
-    return {
-        "ranks_per_node": launched.local_world,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        # Whether each GPU of this machine reads every other one's memory, by NVLink or PCIe.
-        "peer_access": all(torch.cuda.can_device_access_peer(here, there) for here, there in pairs),
-    }
-
-
-def rank_gpu() -> torch.device:
-    """Return the GPU of this rank's number among those it sees, or, as under Slurm, the only one."""
-    return torch.device("cuda", (launched() or Launched()).local_rank % torch.cuda.device_count())
-
-
-def device_label(device: torch.device) -> str:
-    """What all ranks must share."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def gpu_of_this_rank(device: torch.device) -> str | None:
-    """The same for two ranks only where they share a GPU; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    return f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}"

@@ -36,7 +36,7 @@ from perf_tests_suite.perf_tests.gate.samples import (
     compiled_in,
     exact_events,
 )
-from perf_tests_suite.perf_tests.hardware.machine import keep_on, let_go, processors_for
+from perf_tests_suite.perf_tests.hardware.cores import keep_on, let_go, processors_for
 from perf_tests_suite.perf_tests.interleaved.sides import Trees, environment_of_side
 from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.record import Json, how_many

@@ -53,7 +53,7 @@ from perf_tests_suite.perf_tests.gate.verdicts import (
     failed_cases,
     next_step,
 )
-from perf_tests_suite.perf_tests.hardware.machine import can_bind
+from perf_tests_suite.perf_tests.hardware.cores import can_bind
 from perf_tests_suite.perf_tests.interleaved.measuring import (
     STEADY,
     GateProgress,

@@ -23,7 +23,7 @@ from perf_tests_suite.perf_tests.predict.step import TargetMachine, parts_of
 from perf_tests_suite.perf_tests.records.columns import CaseRow, cells_of, machine_name
 from perf_tests_suite.perf_tests.records.format import duration
 from perf_tests_suite.perf_tests.records.store import read_record
-from perf_tests_suite.perf_tests.user_code.model import SHAPE
+from perf_tests_suite.perf_tests.user_code.given import SHAPE
 
 CLEARLY = 1.35
 """A host decides the time of a pass that takes this many times as long as its kernels."""

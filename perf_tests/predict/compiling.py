@@ -28,6 +28,7 @@ from perf_tests_suite.model.training import Training
 from perf_tests_suite.model.transformer import TransformerLM
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
 from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware.bound import time
 from perf_tests_suite.perf_tests.hardware.clock import tensor_dtype
@@ -44,6 +45,7 @@ from perf_tests_suite.perf_tests.hardware.torch_private import (
 from perf_tests_suite.perf_tests.records.record import Json, how_many
 from perf_tests_suite.perf_tests.user_code.attention import attention_named
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, guarded
+from perf_tests_suite.perf_tests.user_code.model import build_model
 from perf_tests_suite.perf_tests.user_code.named import SUITE
 from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
@@ -197,7 +199,7 @@ def _training_of(case: LanguageModelCase, device: torch.device) -> Training:
         if case.user_model is None:
             model = TransformerLM(case.config, attention_named(case.attention).build(), case.checkpoint)
         else:
-            model = case.user_model.build(case.config).to(device)
+            model = build_model(case.user_model, case.config).to(device)
     model = model if case.execution == "eager" else compiled(model)
     kind = OwnLossTraining if case.computes_loss else Training
     return kind(model, PRECISIONS[case.precision], device)
@@ -218,7 +220,7 @@ def compilation_or_reason(
 
 def _or_reason(case: Case, device: torch.device, compiles: Callable[[], T]) -> tuple[T | None, str | None]:
     """What `compiles` returns, or None and one sentence why it cannot."""
-    if reason := case.why_unsupported(device):
+    if reason := why_unsupported(case, device):
         return None, reason
     if device.type != case.device:
         return None, f"what {case.device} code a compiler generates is unknown until it is compiled on such a device."

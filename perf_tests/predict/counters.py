@@ -4,44 +4,19 @@ Counted on fake tensors by the rules of the case's device type; on a GPU that is
 Not counted: the device's context, oneDNN's workspaces, what the caching allocator loses in blocks that it does not
 split, and traffic beyond the minimum. `allocator_peaks` replays that allocator."""
 
-import json
-import math
-import os
-import platform
-import shutil
-import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
-from hashlib import sha256
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-import numpy
-import torch
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
-
-from perf_tests_suite.model.precision import PRECISIONS
-from perf_tests_suite.model.training import optimizer_that_runs
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
+from perf_tests_suite.perf_tests.cases.model_names import optimizer_that_runs, scales_loss
 from perf_tests_suite.perf_tests.hardware.datasheets import CudaLibraries
 from perf_tests_suite.perf_tests.hardware.limits import KernelCost, KernelGroup
-from perf_tests_suite.perf_tests.hardware.torch_private import (
-    DataDependentOutputException,
-    chunked_cross_entropy,
-    operator,
-)
-from perf_tests_suite.perf_tests.phases import FIRST_STEP, FORWARD_PASSES
+from perf_tests_suite.perf_tests.phases import FIRST_STEP
 from perf_tests_suite.perf_tests.predict.allocator import AllocatorPeaks, AllocatorReplay, SegmentBlock
-from perf_tests_suite.perf_tests.predict.costs import (
-    FUSED_ATTENTION,
-    LINEAR_CROSS_ENTROPY,
-    MATRIX_PRODUCTS,
-    linear_cross_entropy_flops,
-)
-from perf_tests_suite.perf_tests.predict.fake_run import fake_run, fake_training
+from perf_tests_suite.perf_tests.predict.costs import FUSED_ATTENTION, LINEAR_CROSS_ENTROPY, MATRIX_PRODUCTS
 from perf_tests_suite.perf_tests.predict.parts import (
     FORMER_PASS,
     GRADIENTS,
@@ -52,10 +27,6 @@ from perf_tests_suite.perf_tests.predict.parts import (
     PartCounters,
 )
 from perf_tests_suite.perf_tests.predict.rounds import attention_passes, passes, updates
-from perf_tests_suite.perf_tests.records.record import Json, cache_folder
-from perf_tests_suite.perf_tests.records.store import write_whole
-from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, guarded
-from perf_tests_suite.perf_tests.user_code.named import digest_of_suite
 
 LARGEST_ALLOCATIONS = 8
 
@@ -131,19 +102,13 @@ def counters_of(case: Case, *, all_layers: bool = False, libraries: CudaLibrarie
     reason = case.why_not_counted
     if reason is not None:
         raise NotCountedError(reason)
-    what = f"{' with '.join(case.user_code)} cannot be run on fake tensors"
-    try:
-        with guarded(what) if case.user_code else nullcontext():
-            return _counters(case, _parts(case, all_layers), libraries)
-    except UserCodeError as error:
-        reads = isinstance(error.__cause__, DataDependentOutputException)
-        sentence = f"{what}: it reads a value of one" if reads else str(error).rstrip(".")
-        if "Expected inputs of BF16" in str(error.__cause__):  # of torch's grouped product
-            sentence += (
-                "; a model of transformers is counted with --model-arg experts_implementation=batched_mm, whose "
-            )
-            sentence += "peak is many times a dense model's"
-        raise NotCountedError(f"{sentence}.") from error
+    if not case.user_code:
+        return _counters(case, _parts(case, all_layers), libraries, case.model_flops)
+    from perf_tests_suite.perf_tests.predict import own_code  # late: only what is the user's own needs torch
+
+    with own_code.guarded_count(case):
+        parts = _parts(case, all_layers)
+        return _counters(case, parts, libraries, own_code.model_flops(case, _kernels(parts)))
 
 
 STANDING = (PARAMETERS, INPUTS, OPTIMIZER_STATE, WORKSPACES, GRADIENTS)
@@ -258,16 +223,21 @@ def _parts(case: Case, all_layers: bool) -> list[_Part]:
 
 
 def _updates(case: LanguageModelCase) -> dict[str, PartCounters]:
-    optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
-    precision = "fp16" if PRECISIONS[case.precision].scales_loss else "fp32"
+    optimizer = optimizer_that_runs(case.optimizer or "default", case.device)
+    precision = "fp16" if scales_loss(case.precision) else "fp32"
     # One count serves every case of a model and an optimizer.
     case = replace(case, phase="optimizer", precision=precision, optimizer=optimizer, batch_size=1)
     case = replace(case, zero_grad=DEFAULT_ZERO_GRAD, holds_former_pass=False)
     return updates(case if case.user_model else replace(case, attention="naive", checkpoint="none"))
 
 
-def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | None) -> Counters:
-    kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
+def _kernels(parts: Iterable[_Part]) -> Counter[KernelCost]:
+    """The timed ones."""
+    return sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
+
+
+def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | None, model_flops: int | None) -> Counters:
+    kernels = _kernels(parts)
     # Each host thread that launches matrix products has a workspace: autograd has its own for the backward pass.
     multiplying = [part for part in parts if any(kernel.name in MATRIX_PRODUCTS for kernel in part.counters.kernels)]
     threads = len({part.name.endswith("backward") for part in multiplying})
@@ -282,7 +252,7 @@ def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | Non
     flops = sum(kernel.flops * calls for kernel, calls in kernels.items())
     return Counters(
         parameters=case.parameters,
-        model_flops=_model_flops(case, names),
+        model_flops=model_flops,
         executed_flops=None if case.user_code and products_outside(names, WITH_EXECUTED_FLOPS) else flops,
         matmul_calls=sum(calls for kernel, calls in kernels.items() if kernel.name in MATRIX_PRODUCTS),
         kernel_launches=kernels.total(),
@@ -296,26 +266,10 @@ def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | Non
     )
 
 
-def _model_flops(case: Case, names: Collection[str]) -> int | None:
-    if not isinstance(case, LanguageModelCase) or case.user_model is None:
-        return case.model_flops
-    timed = [name.replace("inference", "forward") for name in case.phase_row.timed if name in FORWARD_PASSES]
-    if not timed or products_outside(names, {*map(str, flop_registry), *WITH_EXECUTED_FLOPS}):
-        return None
-    flops = pass_flops(replace(case, phase="forward", optimizer=None))
-    return sum(flops[name] for name in timed)
-
-
 def needed_bytes(case: Case) -> int:
     """Peak of one round, everything resident included; of a case without exact counters what certainly exists."""
     counters, _ = counters_or_reason(case)
     return case.least_bytes if counters is None else counters.peak_bytes
-
-
-# Model FLOPs of a user's model: PyTorch's FlopCounterMode over one step on fake tensors.
-#
-# Fused attention counts over the full T x T square, without the scores that its backward pass computes again, as the
-# formula of our own model does; what a checkpoint inside the model recomputes counts as part of its backward pass.
 
 
 WITH_EXECUTED_FLOPS = {*MATRIX_PRODUCTS, *FUSED_ATTENTION, LINEAR_CROSS_ENTROPY}
@@ -329,31 +283,8 @@ _WORDS_OF_PRODUCTS = {
 """Words of an operation's name that say it multiplies matrices, or factorises one."""
 
 
-Shape = Sequence[int]
-
 _SMALL = ("aten", "prim", "prims")
 """Namespaces whose operations are known by name; any other may multiply."""
-
-
-@lru_cache(maxsize=64)
-def pass_flops(case: LanguageModelCase) -> dict[str, int]:
-    """FLOPs of the `forward` and the `backward` pass of `case`, whatever its phase."""
-    formulas: dict[Any, Callable[..., int]] = {operator("convolution_backward"): _convolution_backward}
-    for name, (_, query, _) in FUSED_ATTENTION.items():
-        formulas[operator(name.removeprefix("aten."))] = partial(_attention, query, 1 + name.endswith("_backward"))
-    if (chunked := chunked_cross_entropy()) is not None:
-        formulas[chunked] = linear_cross_entropy_flops
-    with fake_run(case.device, case.precision) as counting:
-        training = fake_training(case)
-        counting.guesses_values = False
-        tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)
-        forward, backward = (FlopCounterMode(display=False, custom_mapping=formulas) for _ in range(2))
-        with forward:
-            logits_BTV = training.forward(tokens_BT)
-        loss = training.loss(logits_BTV, tokens_BT)
-        with backward:
-            training.backward(loss)
-        return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
 
 
 def products_outside(names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -364,96 +295,3 @@ def products_outside(names: Iterable[str], known: Iterable[str]) -> list[str]:
         return namespace not in _SMALL or not _WORDS_OF_PRODUCTS.isdisjoint(operation.split("_"))
 
     return sorted(filter(may_multiply, set(names) - set(known)))
-
-
-def _attention(query: int, times: int, *shapes: Any, **named: Any) -> int:
-    """Scores and output, and backward a gradient for each factor of both; fewer heads of keys cost as many products."""
-    *batch, queries, width = shapes[query]
-    keys, value_width = shapes[query + 2][-2:]
-    return times * 2 * math.prod(batch) * queries * keys * (width + value_width)
-
-
-def _convolution_backward(grad_out: Shape, x: Shape, weight: Shape, *others: Any, **_: Any) -> int:
-    """The products of the forward pass, once for each gradient asked for, of input and weight.
-
-    PyTorch's own formula leaves the groups out of the gradient of the weight.
-    """
-    _bias, _stride, _padding, _dilation, is_transposed, _output_padding, _groups, wanted = others[:8]
-    batch, _channels, *positions = x if is_transposed else grad_out
-    return sum(wanted[:2]) * 2 * batch * math.prod(positions) * math.prod(weight)
-
-
-# Exact counters of the suite's own cases, kept between runs: counting the same case in the same code gives the same.
-#
-# A file holds one case, below a folder that is named for everything else that a count depends on: each source file of
-# the suite, torch, Python, the processor's instructions, torch's environment. So a change of any of them counts again.
-# What is the user's own (a model, an attention, an optimizer) is counted in every run, because its code may lie
-# anywhere. The ledger, the claims and `predict` always count. A run with another `XDG_CACHE_HOME` keeps its own.
-
-
-MOST_FOLDERS = 8
-"""Folders of as many states of the code; then the one that was written to longest ago is removed."""
-
-
-_OF_TORCH = ("TORCH_", "PYTORCH_", "ATEN_")
-"""How names of environment variables begin that torch reads; those of Inductor, which torch sets itself, change nothing
-that is counted."""
-
-
-def kept_counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tuple[Counters | None, str | None]:
-    """Read the counters from the cache if it holds the case, else count. A case without counters is asked again."""
-    if case.user_code:
-        return counters_or_reason(case, libraries)
-    key, variables = f"{case!r} {libraries!r}", sorted(os.environ.items())
-    try:
-        depends_on = {
-            "source": digest_of_suite(),
-            "torch": [torch.__version__, torch.version.git_version],
-            "python": [sys.version, numpy.__version__],
-            "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "variables": {name: value for name, value in variables if name.startswith(_OF_TORCH)},
-        }
-    except OSError:  # the source cannot be read
-        return counters_or_reason(case, libraries)
-    state, name = (sha256(text.encode()).hexdigest()[:32] for text in (json.dumps(depends_on), key))
-    file = f"counters/{state}/{name}.json"
-    known = kept(file, key, "counters", _counters_of_json)
-    if known is not None:
-        return known, None
-    counters, reason = counters_or_reason(case, libraries)
-    if counters is not None:
-        keep(file, key, "counters", asdict(counters))
-        # Another run may be removing the same ones, or reading one, which then counts again.
-        with suppress(OSError):
-            by_age = sorted((cache_folder() / "counters").iterdir(), key=lambda folder: folder.stat().st_mtime)
-            for old in by_age[:-MOST_FOLDERS]:
-                shutil.rmtree(old, ignore_errors=True)
-    return counters, reason
-
-
-def _counters_of_json(given: Json) -> Counters:
-    kinds = {"kernels": KernelGroup, "parts": PartPeak, "largest_allocations": Allocation}
-    return Counters(**{**given, **{name: tuple(kind(**row) for row in given[name]) for name, kind in kinds.items()}})
-
-
-Kept = TypeVar("Kept")
-
-
-def kept(file: str, identity: Any, name: str, build: Callable[[Any], Kept]) -> Kept | None:
-    """Return what `keep` wrote, built anew; None where the file is missing, broken or of another identity."""
-    try:
-        data = json.loads((cache_folder() / file).read_bytes())
-        # As JSON gives it back: tuples are lists there.
-        return build(data[name]) if data["identity"] == json.loads(json.dumps(identity)) else None
-    # Anybody may have written the file; JSON nested too deep is a RecursionError.
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return None
-
-
-def keep(file: str, identity: Any, name: str, values: Any) -> None:
-    """Write what only an equal identity may read; where that fails, the next run finds it out again."""
-    with suppress(OSError):
-        path = cache_folder() / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"identity": identity, name: values}, allow_nan=False, indent=1).encode())

@@ -17,9 +17,11 @@ from perf_tests_suite.perf_tests.hardware.torch_private import bound_fake_shapes
 from perf_tests_suite.perf_tests.predict.counting import Counting
 from perf_tests_suite.perf_tests.predict.cuda_rules import follow_rules
 from perf_tests_suite.perf_tests.predict.parts import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, Parts
-from perf_tests_suite.perf_tests.user_code.attention import FAKE_RUN, attention_named, is_user_function
+from perf_tests_suite.perf_tests.user_code.attention import FAKE_RUN, attention_named
+from perf_tests_suite.perf_tests.user_code.given import UserOptimizer, is_user_function
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
-from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests_suite.perf_tests.user_code.model import build_model
+from perf_tests_suite.perf_tests.user_code.optimizer import put_into
 from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
 MODEL_SOURCE = Path(model_package.__file__).parent
@@ -68,7 +70,7 @@ def count_updates(case: LanguageModelCase, kind: type[Counting] = Counting) -> P
         training = fake_training(case, optimizer_that_runs(implementation, torch.device(case.device)))
         counting.claim(PARAMETERS)
         if of_user is not None:
-            of_user.put_into(training, training.model)
+            put_into(of_user, training, training.model)
             _refuse_to_guess(counting, training, of_user)
         make_loss_scale(training)
         counting.claim(OPTIMIZER_STATE)
@@ -151,7 +153,7 @@ def fake_training(case: LanguageModelCase, optimizer: str = "loop") -> Training:
     own, precision = case.user_model, PRECISIONS[case.precision]
     if own is not None:
         kind = OwnLossTraining if case.computes_loss else Training
-        return kind(own.build(case.config), precision, HOST, optimizer)
+        return kind(build_model(own, case.config), precision, HOST, optimizer)
     model = TransformerLM(case.config, attention_named(case.attention, FAKE_RUN).build(), case.checkpoint)
     if case.device == "cuda" and case.checkpoint != "none":
         for module in model.modules():

@@ -15,7 +15,7 @@ from perf_tests_suite.perf_tests.hardware.limits import VARIANTS, sent_bytes, st
 from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
 from perf_tests_suite.perf_tests.predict.compiling import compilation_or_reason
 from perf_tests_suite.perf_tests.predict.counters import Counters
-from perf_tests_suite.perf_tests.predict.ranks import parameter_shapes
+from perf_tests_suite.perf_tests.predict.shapes import parameter_shapes
 from perf_tests_suite.perf_tests.records.ledger import COUNTERS
 from perf_tests_suite.perf_tests.records.record import COMPILER_COUNTERS
 

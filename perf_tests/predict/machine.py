@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.device import device_named
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.sizes import ModelConfig
 from perf_tests_suite.model.training import Training
@@ -20,10 +21,15 @@ from perf_tests_suite.model.transformer import TransformerLM
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware.bound import time
 from perf_tests_suite.perf_tests.hardware.clock import matmul_rate, memory_rate, strided_rate
-from perf_tests_suite.perf_tests.hardware.device import Device, proc_values
+from perf_tests_suite.perf_tests.hardware.cores import physical_cores
+from perf_tests_suite.perf_tests.hardware.datasheets import Room
+from perf_tests_suite.perf_tests.hardware.device import Device, open_device, proc_values
 from perf_tests_suite.perf_tests.hardware.limits import KERNEL_SECONDS, LAST_WAVE_ELEMENTS, Ceilings
 from perf_tests_suite.perf_tests.hardware.machine import OtherProcesses, stable_facts
-from perf_tests_suite.perf_tests.predict.counters import counters_of, keep, kept
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.cuda_rules import libraries_here
+from perf_tests_suite.perf_tests.predict.kept import keep, kept
+from perf_tests_suite.perf_tests.predict.step import TargetMachine
 from perf_tests_suite.perf_tests.records.record import Json, cache_folder
 
 FORMAT_VERSION = 4
@@ -40,6 +46,19 @@ NARROW = ModelConfig(d_model=16, d_ff=16, num_layers=8, num_heads=2, vocab_size=
 
 
 _ROUNDS = 20
+
+
+def this_machine() -> TargetMachine:
+    """The GPU if there is one, else the CPU with all its cores."""
+    torch.set_num_threads(physical_cores())
+    device = open_device(device_named("auto"))
+    kind = device.torch_device.type
+    room = Room(device.available_bytes(), "free now")
+    on_gpu = kind == "cuda"
+    name = torch.cuda.get_device_name(device.torch_device) if on_gpu else "this CPU"
+    ceilings = replace(ceilings_here(device), name=name)
+    # All published times are of GPUs.
+    return TargetMachine(name, kind, room, ceilings, on_gpu, libraries_here(device.torch_device))
 
 
 def ceilings_here(device: Device) -> Ceilings:

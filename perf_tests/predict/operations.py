@@ -53,6 +53,7 @@ from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.user_code.attention import FAKE_RUN, attention_named
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, guarded
 from perf_tests_suite.perf_tests.user_code.named import SUITE, is_installed, why_not_there
+from perf_tests_suite.perf_tests.user_code.optimizer import put_into
 
 LONGEST_CODE = 80
 """Characters of an expression that are kept."""
@@ -159,7 +160,7 @@ def _training_round(case: LanguageModelCase, recording: "Recording") -> Callable
     implementation = optimizer_that_runs(optimizer, torch.device(case.device)) if row.trains else "loop"
     training = fake_training(case, implementation)
     if own is not None:
-        own.put_into(training, training.model)
+        put_into(own, training, training.model)
     training.zero_grad = case.zero_grad
     recording.claim(PARAMETERS)
     shape = (case.batch_size, case.context_length)

@@ -4,13 +4,11 @@ import argparse
 import os
 import re
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import torch
 
-from perf_tests_suite.model.attention import ATTENTION
-from perf_tests_suite.model.device import device_named
 from perf_tests_suite.model.sizes import SIZES
 from perf_tests_suite.perf_tests.cases import options
 from perf_tests_suite.perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
@@ -18,20 +16,16 @@ from perf_tests_suite.perf_tests.cases.case import COUNTED_ATTENTION, Case
 from perf_tests_suite.perf_tests.cases.gate_options import one_of
 from perf_tests_suite.perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase
 from perf_tests_suite.perf_tests.cases.options import whole_number
-from perf_tests_suite.perf_tests.cases.settings import Settings, Typed, read_settings
-from perf_tests_suite.perf_tests.hardware.datasheets import FITS, Room, gpu_named, libraries_on, rate_name, room_on
-from perf_tests_suite.perf_tests.hardware.device import open_device
+from perf_tests_suite.perf_tests.cases.settings import Settings, Typed, settings_on
+from perf_tests_suite.perf_tests.hardware.datasheets import FITS, gpu_named, libraries_on, rate_name, room_on
 from perf_tests_suite.perf_tests.hardware.limits import ceilings_of
-from perf_tests_suite.perf_tests.hardware.machine import physical_cores
 from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, phases_of
 from perf_tests_suite.perf_tests.predict import recorded, screens, step
 from perf_tests_suite.perf_tests.predict.calibration import calibration_of, recorded_passes, typed_pass
-from perf_tests_suite.perf_tests.predict.cuda_rules import libraries_here
-from perf_tests_suite.perf_tests.predict.machine import ceilings_here
 from perf_tests_suite.perf_tests.predict.ranks import MOST_RANKS, predict_ranks
 from perf_tests_suite.perf_tests.predict.step import TargetMachine
 from perf_tests_suite.perf_tests.records.record import Json
-from perf_tests_suite.perf_tests.user_code.model import check_first_layer, facts_of, is_configuration
+from perf_tests_suite.perf_tests.user_code.given import is_configuration
 
 HOLDS = ("former-pass",)
 """What a loop may still hold when the next pass begins."""
@@ -100,17 +94,11 @@ def requested_machine(text: str) -> TargetMachine:
     """`here`, a card's name, or its peaks; here is the GPU if there is one, else the CPU with all its cores."""
     if text.strip() != "here":
         gpu = gpu_named(text)
-        libraries = libraries_on(gpu.compute_major, torch.__version__, os.environ)
+        libraries = libraries_on(gpu.compute_major, version("torch"), os.environ)
         return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), True, libraries)
-    torch.set_num_threads(physical_cores())
-    device = open_device(device_named("auto"))
-    kind = device.torch_device.type
-    room = Room(device.available_bytes(), "free now")
-    on_gpu = kind == "cuda"
-    name = torch.cuda.get_device_name(device.torch_device) if on_gpu else "this CPU"
-    ceilings = replace(ceilings_here(device), name=name)
-    # All published times are of GPUs.
-    return TargetMachine(name, kind, room, ceilings, on_gpu, libraries_here(device.torch_device))
+    from perf_tests_suite.perf_tests.predict.machine import this_machine  # late: it measures, by torch
+
+    return this_machine()
 
 
 def _calibrated(arguments: argparse.Namespace, machine: TargetMachine) -> TargetMachine:
@@ -124,7 +112,7 @@ def _calibrated(arguments: argparse.Namespace, machine: TargetMachine) -> Target
 def _requested_settings(arguments: argparse.Namespace, machine: TargetMachine, alone: bool) -> Settings:
     """What the options select, on the machine's device, each axis that is not compared of one value; ValueError."""
     own = arguments.model is not None and not is_configuration(arguments.model)
-    values = {**vars(arguments), "against": None, "device": "cpu", "scaling": "weak"}
+    values = {**vars(arguments), "against": None, "scaling": "weak"}
     if own and arguments.size is None:
         values["size"] = next(iter(SIZES))  # a factory may ignore the shape that it is asked for
     if alone:
@@ -139,7 +127,7 @@ def _requested_settings(arguments: argparse.Namespace, machine: TargetMachine, a
     if arguments.world is not None:
         whole_number("--world", arguments.world, most=MOST_RANKS)
     try:
-        settings = replace(read_settings(Typed(values)), device=machine.device)
+        settings = replace(settings_on("cpu", (), Typed(values)), device=machine.device)
     except pytest.UsageError as error:
         raise ValueError(str(error)) from error
     one_each = {
@@ -165,7 +153,7 @@ def _requested_settings(arguments: argparse.Namespace, machine: TargetMachine, a
 
 def _check_eager(option: str, value: str | None) -> None:
     """Refuse, by ValueError, code that is to be compiled: what a compiler fuses shows when it has compiled."""
-    compiled = {"--execution": options.EXECUTIONS[1:], "--attention": set(ATTENTION) - set(COUNTED_ATTENTION)}
+    compiled = {"--execution": options.EXECUTIONS[1:], "--attention": set(options.ATTENTION) - set(COUNTED_ATTENTION)}
     if value in compiled.get(option, ()):
         raise ValueError(
             f"{option} {value} is not predicted: how many kernels a compiled graph launches, what they move and "
@@ -186,6 +174,8 @@ def _requested_steps(arguments: argparse.Namespace, settings: Settings) -> list[
     own = cases[0].user_model
     if own is None:
         return cases
+    from perf_tests_suite.perf_tests.user_code.model import check_first_layer, facts_of  # late: it is built, by torch
+
     if is_configuration(own.name):
         check_first_layer(own)
     elif arguments.size is None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
+from types import ModuleType
 from typing import TypeVar
 
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
@@ -40,33 +41,25 @@ def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
 @lru_cache(maxsize=256)
 def updates(case: LanguageModelCase) -> Parts:
     """Counters of `first_update`, which makes the optimizer's state, and of `update`, which finds it there."""
-    known = recorded.updates(case)
-    if known is not None:
-        return known
-    from perf_tests_suite.perf_tests.predict import fake_run
-
-    return fake_run.count_updates(case)
+    return recorded.updates(case) or _fake_run().count_updates(case)
 
 
 @lru_cache(maxsize=256)
 def attention_passes(case: AttentionCase) -> Parts:
     """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
-    known = recorded.attention_passes(case)
-    if known is not None:
-        return known
-    from perf_tests_suite.perf_tests.predict import fake_run
-
-    return fake_run.count_attention(case)
+    return recorded.attention_passes(case) or _fake_run().count_attention(case)
 
 
 def count_passes(case: LanguageModelCase) -> Parts:
     """The same as `passes`, with every layer counted."""
-    known = recorded.passes(case)
-    if known is not None:
-        return known
+    return recorded.passes(case) or _fake_run().count_passes(case)
+
+
+def _fake_run() -> ModuleType:
+    """Import torch for what the record lacks alone."""
     from perf_tests_suite.perf_tests.predict import fake_run
 
-    return fake_run.count_passes(case)
+    return fake_run
 
 
 # Counters of a deep model, exactly, from those of two shallow ones that differ by one layer.

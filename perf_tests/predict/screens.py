@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.model_names import tensors_and_autocast
 from perf_tests_suite.perf_tests.hardware import limits
 from perf_tests_suite.perf_tests.hardware.datasheets import FLASH, FRAGMENTATION_SHARE, Room, rate_name
 from perf_tests_suite.perf_tests.phases import label_of, optimizer_label
@@ -153,7 +153,7 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
     given = first["precision"]
     if given.endswith("-tensors"):
         given = f"{rate_name(given)} tensors without autocast"
-    elif PRECISIONS[given].autocast_dtype:
+    elif tensors_and_autocast(given)[1]:
         given = f"float32 tensors under {rate_name(given)} autocast"
     about = f"Attention alone, batch {first['batch_size']}, {given}, on {prediction.machine.name}"
     lines = [

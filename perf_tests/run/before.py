@@ -17,11 +17,11 @@ from perf_tests_suite.perf_tests.bench.outcomes import KILLED, RANK_DIED
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress, line_or_log
 from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import set_up
+from perf_tests_suite.perf_tests.cases.devices import facts_of_ranks
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.cases.options import PASSES, typed_or
 from perf_tests_suite.perf_tests.cases.selected import FAMILIES, is_inside, selectable_cases
 from perf_tests_suite.perf_tests.cases.settings import Settings, is_typed
-from perf_tests_suite.perf_tests.cases.sharing import facts_of_ranks
 from perf_tests_suite.perf_tests.hardware import machine
 from perf_tests_suite.perf_tests.hardware.device import why_less_is_known
 from perf_tests_suite.perf_tests.passes.extra_pass import pass_named

@@ -18,6 +18,7 @@ from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, uncapt
 from perf_tests_suite.perf_tests.bench.session import Session, benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
+from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.cases.sharing import Launched, launched
 from perf_tests_suite.perf_tests.hardware.datasheets import gpu_named, rate_name
@@ -26,7 +27,8 @@ from perf_tests_suite.perf_tests.hardware.limits import Ceilings, ceilings_of
 from perf_tests_suite.perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests_suite.perf_tests.passes.extra_pass import pass_named
 from perf_tests_suite.perf_tests.phases import FORWARD_PASSES
-from perf_tests_suite.perf_tests.predict.counters import keep, kept, update_flops
+from perf_tests_suite.perf_tests.predict.counters import update_flops
+from perf_tests_suite.perf_tests.predict.kept import keep, kept
 from perf_tests_suite.perf_tests.predict.machine import kept_ceilings, machine_identity
 from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.record import how_many
@@ -329,7 +331,7 @@ def predicted_here(items: Iterable[pytest.Item], workbench: Workbench) -> dict[s
     ceilings, device = kept_ceilings(workbench.device), workbench.device.torch_device
     return {
         item.nodeid: 0.0
-        if benchmark_of(item).case.why_unsupported(device)
+        if why_unsupported(benchmark_of(item).case, device)
         else predicted_seconds(item, workbench.settings, ceilings)
         for item in items
         if is_benchmark(item)

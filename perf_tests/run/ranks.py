@@ -33,8 +33,9 @@ from perf_tests_suite.perf_tests.bench.ranks import (
     join,
 )
 from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
+from perf_tests_suite.perf_tests.cases.devices import device_label, gpu_of_this_rank
 from perf_tests_suite.perf_tests.cases.settings import OF_RANKS, ON_RANKS, is_on_ranks
-from perf_tests_suite.perf_tests.cases.sharing import Launched, device_label, gpu_of_this_rank, launched
+from perf_tests_suite.perf_tests.cases.sharing import Launched, launched
 from perf_tests_suite.perf_tests.run.ends import GRACE_SECONDS, LEAST_SECONDS
 from perf_tests_suite.perf_tests.run.termination import termination_of
 from perf_tests_suite.perf_tests.user_code.named import as_typed_here

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
@@ -17,26 +16,12 @@ from perf_tests_suite.model.attention import ATTENTION, Attention, AttentionFunc
 from perf_tests_suite.model.compilation import forget_compiled
 from perf_tests_suite.model.precision import Precision
 from perf_tests_suite.perf_tests.hardware.clock import multiplied_dtype, tensor_dtype
+from perf_tests_suite.perf_tests.user_code.given import is_user_function
 from perf_tests_suite.perf_tests.user_code.guard import LONGEST_SECONDS, UserCodeError, guarded
 from perf_tests_suite.perf_tests.user_code.named import load
 
 FAKE_RUN = "_fake_run"
 """Names the second copy of a file whose function gets fake tensors: what it keeps reaches no real call."""
-
-
-def is_user_function(attention: str) -> bool:
-    return ":" in attention
-
-
-def label(attention: str) -> str:
-    """Return the name in ids: `flash.attend` of `kernels/flash.py:attend` and of `kernels.flash:attend`."""
-    place, _, function = attention.rpartition(":")
-    module = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
-    return f"{module}.{function}" if place else attention
-
-
-def is_known(attention: str, known: Container[str] = ATTENTION) -> bool:
-    return is_user_function(attention) or attention in known
 
 
 def attention_named(attention: str, copy: str = "") -> Attention:

@@ -6,17 +6,13 @@ A factory is called with the `ModelConfig` asked for, unless it takes no positio
 import importlib
 import importlib.util
 import inspect
-import json
 import math
 import os
-import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +22,18 @@ from perf_tests_suite.model.attention import naive_attention
 from perf_tests_suite.model.sizes import ModelConfig
 from perf_tests_suite.model.transformer import TransformerLM
 from perf_tests_suite.perf_tests.hardware.torch_private import fake_tensors, let_models_be_built_of_fakes
+from perf_tests_suite.perf_tests.user_code.given import (
+    IMPLEMENTATIONS,
+    SHAPE,
+    TWO_STACKS,
+    ConfigValues,
+    Facts,
+    UserModel,
+    UserOptimizer,
+    argument,
+    configuration_values,
+    is_configuration,
+)
 from perf_tests_suite.perf_tests.user_code.guard import (
     LONGEST_SECONDS,
     NeverReturnsError,
@@ -34,56 +42,15 @@ from perf_tests_suite.perf_tests.user_code.guard import (
     guarded,
     running_out_of_memory_allowed,
 )
-from perf_tests_suite.perf_tests.user_code.named import from_its_repository, load, path_of
-from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer, check_a_step
+from perf_tests_suite.perf_tests.user_code.named import load
+from perf_tests_suite.perf_tests.user_code.optimizer import build_optimizer, check_a_step
 from perf_tests_suite.perf_tests.user_code.own_loss import check_loss, computes_own_loss, loss_in, outputs_alone
-
-# `hf:CONFIG.json`: a language model of transformers from a configuration file, with random weights.
-#
-# A configuration is data from strangers: none of its code runs, and nothing is fetched for it.
-
-
-ConfigValues = tuple[tuple[str, Any], ...]
-"""Arguments, or values of the configuration, by name."""
-
-PREFIX = "hf:"
-BUILT_IN_ATTENTION = ("eager", "sdpa")
-"""Others are kernels that transformers would fetch."""
-IMPLEMENTATIONS = {
-    "attn_implementation": BUILT_IN_ATTENTION,
-    "experts_implementation": ("batched_mm", "eager", "grouped_mm"),
-}
-"""What --model-arg may choose beside values of a configuration: of experts only `batched_mm` runs without content."""
-
-
-def is_configuration(model: str) -> bool:
-    return model.startswith(PREFIX)
-
-
-def check_configuration(option: str, text: str) -> None:
-    """Refuse, by ValueError with one sentence, what can be refused without transformers, and where it is missing."""
-    _read(f"{option} {text!r}", path_of(text.removeprefix(PREFIX)))
-    if importlib.util.find_spec("transformers") is None:
-        raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install transformers`.")
-
-
-def size_name(model: str) -> str:
-    """A size in ids: the file's name, of a `config.json` its folder's."""
-    path = Path(model.removeprefix(PREFIX)).resolve()
-    stem = path.parent.name if path.stem == "config" else path.stem
-    return "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in stem) or "own"
-
-
-def _configuration_values(model: str) -> dict[str, Any]:
-    """Every value of the file that says something of the model. Raises ValueError."""
-    values = _read(f"--model {model}", path_of(model.removeprefix(PREFIX)))
-    return {name: value for name, value in values.items() if name not in ("transformers_version", "_name_or_path")}
 
 
 @lru_cache(maxsize=16)
 def configuration(model: str, arguments: ConfigValues) -> Any:
     """transformers' configuration, the values of `arguments` in place of the file's. Raises UserCodeError."""
-    values = _configuration_values(model)
+    values = configuration_values(model)
     changes = {name: value for name, value in arguments if name not in IMPLEMENTATIONS}
     kind = values.pop("model_type")
     transformers = _transformers()
@@ -125,149 +92,47 @@ def _transformers() -> Any:
     return transformers
 
 
-TWO_STACKS = "is of an encoder and a decoder ({}); only models of one causal stack are measured."
+def build_model(user_model: UserModel, config: ModelConfig, seconds: float | None = None) -> nn.Module:
+    """Build it; a call returns logits alone, the loss alone, or both in this order.
 
+    Raises UserCodeError, with a limit also for one that takes long.
 
-def _read(what: str, path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except IsADirectoryError as error:
-        raise ValueError(f"{what} is a folder, not a file; name the config.json in it.") from error
-    except OSError as error:
-        raise ValueError(f"{what} cannot be read: {error.strerror}, seen from {Path.cwd()}.") from error
-    except ValueError as error:
-        raise ValueError(f"{what} is not JSON: {error}.") from error
-    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise ValueError(f"{what} is not a configuration of transformers: it names no model_type.")
-    for name, value in _nested(values):
-        if name == "auto_map":
-            raise ValueError(f"{what} names code of its own (auto_map), which is never run; use MODULE:FACTORY for it.")
-        if "attn_implementation" in name and value not in (None, *BUILT_IN_ATTENTION):
-            raise ValueError(f"{what} names the attention {value!r}; it must be {' or '.join(BUILT_IN_ATTENTION)}.")
-    kind = values["model_type"]
-    if values.get("is_encoder_decoder") is True:
-        raise ValueError(f"{what} {TWO_STACKS.format(kind)}")
-    if isinstance(values.get("text_config"), dict):
-        raise ValueError(
-            f"{what} is of text and other inputs ({kind}); write its text_config into a file of its own, with its "
-            "model_type, and give that."
-        )
-    return values
-
-
-def _nested(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every name with its value, those of configurations inside included."""
-    for name, value in values.items():
-        yield name, value
-        if isinstance(value, dict):
-            yield from _nested(value)
-
-
-SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")
-
-
-@dataclass(frozen=True)
-class UserModel:
-    """`--model` and `--model-arg` as typed; equal ones are the same model."""
-
-    name: str
-    arguments: tuple[str, ...] = ()
-
-    @property
-    def values(self) -> ConfigValues:
-        return tuple(sorted(argument(text) for text in self.arguments))
-
-    @property
-    def in_identity(self) -> dict[str, str | None]:
-        """The file, the arguments as text, and a digest of them and of a configuration's values, never of source."""
-        text = ", ".join(sorted(self.arguments)) or None
-        configured = _configuration_values(self.name) if is_configuration(self.name) else {}
-        known = json.dumps([self.values, configured], sort_keys=True)
-        digest = sha256(known.encode()).hexdigest()[:12] if text or configured else None
-        return {"model": from_its_repository(self.name), "model_args": text, "model_digest": digest}
-
-    @property
-    def in_a_path(self) -> str:
-        """`gpt2.json` or `nets.py-build`, with the digest where there is one."""
-        parts = (self.name.removeprefix(PREFIX).rpartition("/")[2], self.in_identity["model_digest"])
-        return "-".join(part.replace(":", "-") for part in parts if part)
-
-    @property
-    def as_options(self) -> str:
-        """What to type for it."""
-        return shlex.join(["--model", self.name, *(f"--model-arg={text}" for text in self.arguments)])
-
-    def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:
-        """Build it; a call returns logits alone, the loss alone, or both in this order.
-
-        Raises UserCodeError, with a limit also for one that takes long.
-
-        A large model may take long to build for real, so only what comes before measuring sets a limit.
-        """
-        let_models_be_built_of_fakes()
-        if is_configuration(self.name):
-            chosen = {name: value for name, value in self.values if name in IMPLEMENTATIONS}
-            for name, value in chosen.items():
-                if value not in IMPLEMENTATIONS[name]:
-                    known = ", ".join(IMPLEMENTATIONS[name])
-                    raise UserCodeError(f"--model-arg {name} is {value!r}; it must be one of {known}.")
-            with guarded(f"--model {self.name} cannot be imported"):
-                found = configuration(self.name, self.values)
-                # The model's own file now, which may take seconds: building it has a limit.
-                classes = getattr(_transformers(), "MODEL_FOR_CAUSAL_LM_MAPPING", {})
-                if type(found) in classes:
-                    classes[type(found)]
-            with guarded(f"--model {self.name} builds no model", seconds):
-                # Weights in float32, whatever the configuration says: precision is an axis of its own.
-                model: Any = _transformers().AutoModelForCausalLM.from_config(
-                    found, trust_remote_code=False, dtype=torch.float32, **chosen
-                )
-        else:
-            with guarded(f"--model {self.name} cannot be imported"):
-                factory = load(self.name)
-            with guarded(f"--model {self.name} builds no model", seconds):
-                try:
-                    model = factory(*([config] if _takes_a_config(factory) else []), **dict(self.values))
-                except OtherConfigurationError as error:
-                    raise UserCodeError(str(error)) from error
-        check_kind(f"--model {self.name}", model, nn.Module, "an nn.Module")
-        # Models of transformers compute a mask for fake tensors alone, by this function (transformers 5.23); it has no
-        # switch, and counts would be of operations that never run.
-        imports = sys.modules.get("transformers.utils.import_utils")
-        if hasattr(imports, "is_fake_tensor"):
-            vars(imports)["is_fake_tensor"] = lambda tensor: False
-        model.register_forward_hook(outputs_alone)
-        return model
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the module itself says of its size."""
-
-    parameters: int | None
-    """Shared ones once; None where memory ran out before they were there."""
-    trainable_parameters: int | None
-    shape: dict[str, int | None]
-    """The fields asked of the factory, or named by the configuration; null where it read none."""
-    why_not_counted: str | None
-    """None where it can be built on fake tensors."""
-    computes_loss: bool = False
-    """Whether it takes targets and returns the loss, as `user_code.own_loss` says."""
-
-
-def argument(text: str) -> tuple[str, int | float | bool | str]:
-    """The name and value of `key=value`; raises ValueError."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise ValueError(f"--model-arg {text!r} is not an argument; write it as name=value.")
-    if value in ("true", "false"):
-        return name, value == "true"
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
+    A large model may take long to build for real, so only what comes before measuring sets a limit.
+    """
+    let_models_be_built_of_fakes()
+    if is_configuration(user_model.name):
+        chosen = {name: value for name, value in user_model.values if name in IMPLEMENTATIONS}
+        for name, value in chosen.items():
+            if value not in IMPLEMENTATIONS[name]:
+                known = ", ".join(IMPLEMENTATIONS[name])
+                raise UserCodeError(f"--model-arg {name} is {value!r}; it must be one of {known}.")
+        with guarded(f"--model {user_model.name} cannot be imported"):
+            found = configuration(user_model.name, user_model.values)
+            # The model's own file now, which may take seconds: building it has a limit.
+            classes = getattr(_transformers(), "MODEL_FOR_CAUSAL_LM_MAPPING", {})
+            if type(found) in classes:
+                classes[type(found)]
+        with guarded(f"--model {user_model.name} builds no model", seconds):
+            # Weights in float32, whatever the configuration says: precision is an axis of its own.
+            model: Any = _transformers().AutoModelForCausalLM.from_config(
+                found, trust_remote_code=False, dtype=torch.float32, **chosen
+            )
+    else:
+        with guarded(f"--model {user_model.name} cannot be imported"):
+            factory = load(user_model.name)
+        with guarded(f"--model {user_model.name} builds no model", seconds):
+            try:
+                model = factory(*([config] if _takes_a_config(factory) else []), **dict(user_model.values))
+            except OtherConfigurationError as error:
+                raise UserCodeError(str(error)) from error
+    check_kind(f"--model {user_model.name}", model, nn.Module, "an nn.Module")
+    # Models of transformers compute a mask for fake tensors alone, by this function (transformers 5.23); it has no
+    # switch, and counts would be of operations that never run.
+    imports = sys.modules.get("transformers.utils.import_utils")
+    if hasattr(imports, "is_fake_tensor"):
+        vars(imports)["is_fake_tensor"] = lambda tensor: False
+    model.register_forward_hook(outputs_alone)
+    return model
 
 
 @lru_cache(maxsize=64)
@@ -277,13 +142,13 @@ def facts_of(user_model: UserModel, config: ModelConfig) -> Facts:
     with running_out_of_memory_allowed():
         try:
             with fake_tensors():
-                model = user_model.build(watched, LONGEST_SECONDS)
+                model = build_model(user_model, watched, LONGEST_SECONDS)
                 computes_loss = computes_own_loss(model, config.context_length, config.vocab_size)
         except NeverReturnsError:
             raise
         except UserCodeError as error:
             why_not = f"{user_model.name} cannot be built on fake tensors: {error.__cause__!r}."
-            model = user_model.build(watched)
+            model = build_model(user_model, watched)
             computes_loss = computes_own_loss(model, config.context_length, config.vocab_size)
     if model is None:
         asked = {name: getattr(config, name) or None for name in SHAPE}
@@ -399,7 +264,7 @@ def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig]
             _check_without_content(user_model, config)
     with running_out_of_memory_allowed():
         if (facts_of(user_model, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
-            model = user_model.build(configs[0], LONGEST_SECONDS).to(device)
+            model = build_model(user_model, configs[0], LONGEST_SECONDS).to(device)
             computes_loss = facts_of(user_model, configs[0]).computes_loss
             name = user_model.name
             check_values_of(name, model, configs[0], device, LONGEST_SECONDS, computes_loss=computes_loss)
@@ -418,17 +283,19 @@ def check_optimizer_before_measuring(
             narrow = ModelConfig(32, 64, config.num_layers, 1, vocab_size=64, context_length=8)
             check_a_step(optimizer, TransformerLM(narrow, naive_attention).to(device), device, LONGEST_SECONDS)
         elif ((facts := facts_of(user_model, config)).parameters or math.inf) <= SMALL_TO_STEP:
-            check_a_step(optimizer, user_model.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
+            check_a_step(
+                optimizer, build_model(user_model, config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS
+            )
         elif facts.why_not_counted is None:
             with fake_tensors():
-                optimizer.build(user_model.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
+                build_optimizer(optimizer, build_model(user_model, config, LONGEST_SECONDS), LONGEST_SECONDS)
 
 
 @torch.no_grad()
 def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
     """Check only what came out: to fail on fake tensors, on a value read for example, is no fault."""
     with fake_tensors():
-        model = user_model.build(config, LONGEST_SECONDS)
+        model = build_model(user_model, config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
         try:
             with guarded("it cannot run on fake tensors", LONGEST_SECONDS):
@@ -536,7 +403,7 @@ def check_first_layer(user_model: UserModel) -> None:
     config = ConfiguredShape(0, 0, 0, 0, FIRST_LAYER["vocab_size"], 8)
     try:
         if (facts_of(cut, config).parameters or math.inf) <= SMALL_PARAMETERS:
-            model = cut.build(config, LONGEST_SECONDS)
+            model = build_model(cut, config, LONGEST_SECONDS)
             check_values_of(cut.name, model, config, torch.device("cpu"), LONGEST_SECONDS)
     except NotCausalError:
         raise

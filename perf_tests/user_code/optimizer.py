@@ -3,61 +3,46 @@
 A factory is called with the list of a model's (name, parameter) and returns a `torch.optim.Optimizer`."""
 
 from collections import Counter
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from perf_tests_suite.model.precision import PRECISIONS
-from perf_tests_suite.model.training import OPTIMIZERS, Training
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.user_code.given import UserOptimizer
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, check_kind, guarded
-from perf_tests_suite.perf_tests.user_code.named import from_its_repository, load
+from perf_tests_suite.perf_tests.user_code.named import load
 
 
-@dataclass(frozen=True)
-class UserOptimizer:
-    """`--optimizer` as typed; equal ones are the same optimizer."""
-
-    name: str
-
-    @property
-    def in_identity(self) -> str:
-        """The same wherever it was typed."""
-        return from_its_repository(self.name)
-
-    def put_into(self, training: Training, module: nn.Module, seconds: float | None = None) -> None:
-        """Let it train `module`, which `training` runs as it is or compiled. Raises UserCodeError."""
-        training.optimizer = self.build(module, seconds)
-
-    def build(self, module: nn.Module, seconds: float | None = None) -> Optimizer:
-        """Build it; raises UserCodeError unless it holds each trainable parameter once, and within `seconds`."""
-        what = f"--optimizer {self.name}"
-        with guarded(f"{what} cannot be imported"):
-            factory = load(self.name)
-        with guarded(f"{what} builds no optimizer", seconds):
-            optimizer: Optimizer = factory(list(module.named_parameters()))
-        check_kind(what, optimizer, Optimizer, "a torch.optim.Optimizer")
-        held = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
-        named = {id(parameter): name for name, parameter in module.named_parameters()}
-        left_out = [named[id(one)] for one in module.parameters() if one.requires_grad and id(one) not in held]
-        if left_out:
-            count = f"{len(left_out)} of {len(named)} parameters"
-            raise UserCodeError(f"{what} leaves out {count}, the first {left_out[0]}; put each into one group.")
-        doubled = [named.get(place, "one") for place, times in held.items() if times > 1]
-        if doubled:
-            raise UserCodeError(f"{what} holds {doubled[0]} twice; put each parameter into one group.")
-        if held.keys() - named.keys():
-            raise UserCodeError(f"{what} holds a tensor that is not a parameter of the model; give it only those.")
-        if not all("lr" in group for group in optimizer.param_groups):
-            next_step = "its state is made by a step with lr 0, so name the learning rate lr"
-            raise UserCodeError(f"{what} has a group without `lr`; {next_step}.")
-        return optimizer
+def put_into(own: UserOptimizer, training: Training, module: nn.Module, seconds: float | None = None) -> None:
+    """Let it train `module`, which `training` runs as it is or compiled. Raises UserCodeError."""
+    training.optimizer = build_optimizer(own, module, seconds)
 
 
-def user_optimizer(text: str | None) -> UserOptimizer | None:
-    """The user's; None for a way to run AdamW, and for phases without a step."""
-    return None if text is None or text in OPTIMIZERS else UserOptimizer(text)
+def build_optimizer(own: UserOptimizer, module: nn.Module, seconds: float | None = None) -> Optimizer:
+    """Build it; raises UserCodeError unless it holds each trainable parameter once, and within `seconds`."""
+    what = f"--optimizer {own.name}"
+    with guarded(f"{what} cannot be imported"):
+        factory = load(own.name)
+    with guarded(f"{what} builds no optimizer", seconds):
+        optimizer: Optimizer = factory(list(module.named_parameters()))
+    check_kind(what, optimizer, Optimizer, "a torch.optim.Optimizer")
+    held = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+    named = {id(parameter): name for name, parameter in module.named_parameters()}
+    left_out = [named[id(one)] for one in module.parameters() if one.requires_grad and id(one) not in held]
+    if left_out:
+        count = f"{len(left_out)} of {len(named)} parameters"
+        raise UserCodeError(f"{what} leaves out {count}, the first {left_out[0]}; put each into one group.")
+    doubled = [named.get(place, "one") for place, times in held.items() if times > 1]
+    if doubled:
+        raise UserCodeError(f"{what} holds {doubled[0]} twice; put each parameter into one group.")
+    if held.keys() - named.keys():
+        raise UserCodeError(f"{what} holds a tensor that is not a parameter of the model; give it only those.")
+    if not all("lr" in group for group in optimizer.param_groups):
+        next_step = "its state is made by a step with lr 0, so name the learning rate lr"
+        raise UserCodeError(f"{what} has a group without `lr`; {next_step}.")
+    return optimizer
 
 
 MOST_STEPS = 32
@@ -86,7 +71,7 @@ def check_a_step(
         return [int(parameter.detach().contiguous().view(torch.int32).sum()) for parameter in module.parameters()]
 
     training = Training(module, PRECISIONS["fp32"], device)
-    optimizer.put_into(training, module, seconds)
+    put_into(optimizer, training, module, seconds)
     with guarded(f"{what} fails at zero gradients", seconds):
         training.create_optimizer_state()
     check_finite("zero gradients, of which its state is made,")

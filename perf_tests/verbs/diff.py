@@ -102,8 +102,9 @@ def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Ca
     """The cases that the options select, by name, compiled ones where an option asks for them. Raises UsageError."""
     import pytest
 
+    from perf_tests_suite.perf_tests.cases.devices import read_settings
     from perf_tests_suite.perf_tests.cases.selected import chosen_phases, family_of
-    from perf_tests_suite.perf_tests.cases.settings import Typed, read_settings
+    from perf_tests_suite.perf_tests.cases.settings import Typed
     from perf_tests_suite.perf_tests.phases import place_of
     from perf_tests_suite.perf_tests.records.columns import case_name
 

@@ -8,7 +8,7 @@ import pytest
 
 from perf_tests_suite.perf_tests.cases.attention import ATTENTION_BATCH_SIZE
 from perf_tests_suite.perf_tests.hardware.limits import ALONE, BY_DO_BENCH, FULL_STEPS, UPDATES, WHOLE_MODELS
-from perf_tests_suite.perf_tests.predict import request
+from perf_tests_suite.perf_tests.predict import machine, request
 from perf_tests_suite.perf_tests.predict.request import link_rate
 from perf_tests_suite.perf_tests.predict.step import predict_case
 from perf_tests_suite.perf_tests.verbs import predict
@@ -98,8 +98,8 @@ def test_attention_alone_is_of_the_batch_that_is_typed(verb: Verb) -> None:
 
 def test_here_is_this_machine_with_its_measured_ceilings(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, with ceilings that were not measured: launching and kernels add up, and no error is known."""
-    monkeypatch.setattr(request, "ceilings_here", lambda device: CEILINGS)
-    monkeypatch.setattr(request, "physical_cores", lambda: 1)
+    monkeypatch.setattr(machine, "ceilings_here", lambda device: CEILINGS)
+    monkeypatch.setattr(machine, "physical_cores", lambda: 1)
     code, shown, _ = verb("predict", *STEP.split(), "--gpu=here", "--json")
     data = json.loads(shown)
     assert (code, data["machine"], data["source"]) == (0, "this CPU", "planted")

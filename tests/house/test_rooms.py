@@ -30,10 +30,11 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 TOP = FLOOR_OF["verbs"]
 
 WITHOUT_TORCH = (
-    "phases", "cases.gate_options", "hardware.clocks", "hardware.datasheets", "hardware.limits", "records", "gate",
-    "audit", "traces", "history", "report", "verbs", "run.bisection",
+    "phases", "cases.gate_options", "hardware.clocks", "hardware.cores", "hardware.datasheets", "hardware.limits",
+    "records", "gate", "user_code.given", "audit", "traces", "predict.request", "history", "report", "verbs",
+    "run.bisection",
 )  # fmt: skip
-"""Rooms and files that read records and traces, or answer `--help`: importing torch would cost them a second."""
+"""Rooms and files that read records or replay counts, or answer `--help`: importing torch would cost them a second."""
 
 WITHOUT = {
     "model": ("pytest", "perf_tests", "numerics_tests", "numpy"),

@@ -13,8 +13,8 @@ from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware.limits import BUCKETED, step_messages
 from perf_tests_suite.perf_tests.predict.counters import counters_of
 from perf_tests_suite.perf_tests.predict.ledger import counted_grid
-from perf_tests_suite.perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
 from perf_tests_suite.perf_tests.predict.rounds import attention_passes, passes, updates
+from perf_tests_suite.perf_tests.predict.shapes import NORM_OF_EACH, parameter_shapes
 from tests.support.imagined_ranks import counted_messages
 from tests.support.launches import ROOT
 

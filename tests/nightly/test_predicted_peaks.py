@@ -14,7 +14,8 @@ from perf_tests_suite.model.training import Training, cross_entropy
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.phases import FULL_STEP
 from perf_tests_suite.perf_tests.predict.counters import counters_of
-from perf_tests_suite.perf_tests.user_code.model import UserModel, configured_shape
+from perf_tests_suite.perf_tests.user_code.given import UserModel
+from perf_tests_suite.perf_tests.user_code.model import build_model, configured_shape
 from tests.support.allocator_peak import PEAK_LIMIT, above_standing, allocator_peak_bytes, rounds
 
 WIDTH, LAYERS, HEADS, CONTEXT, BATCH_SIZE = 128, 3, 4, 128, 2
@@ -50,7 +51,7 @@ def test_a_model_of_transformers_is_counted_as_it_is(kind: str, attention: str, 
         "cpu", own.name, own.arguments,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = own.build(of.config)
+    model = build_model(own, of.config)
     tokens_BT = torch.randint(of.config.vocab_size, (BATCH_SIZE, CONTEXT))
     counted = {phase: counters_of(replace(of, phase=phase)) for phase in ("forward", "backward", "full_step")}
     assert counted["forward"].parameters == sum(parameter.numel() for parameter in model.parameters())

@@ -23,7 +23,7 @@ from perf_tests_suite.perf_tests.hardware.limits import (
     fit_link,
     step_messages,
 )
-from perf_tests_suite.perf_tests.predict.ranks import parameter_shapes
+from perf_tests_suite.perf_tests.predict.shapes import parameter_shapes
 from tests.support.documents import EVIDENCE, page
 
 FEWEST_TIMES_LONGER = 10

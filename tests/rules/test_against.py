@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from perf_tests_suite.perf_tests.bench.options import OTHER_VALUES, OtherOption
-from perf_tests_suite.perf_tests.cases.settings import Settings, read_settings
+from perf_tests_suite.perf_tests.cases.devices import read_settings
+from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.phases import LanguageModelIdentity
 from tests.support.fake_cuda import FakeCuda
 

@@ -29,12 +29,15 @@ from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware.datasheets import libraries_on
 from perf_tests_suite.perf_tests.phases import FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, ZERO_GRAD, phases_of
 from perf_tests_suite.perf_tests.predict import counters as module
-from perf_tests_suite.perf_tests.predict import fake_run
+from perf_tests_suite.perf_tests.predict import fake_run, own_code
+from perf_tests_suite.perf_tests.predict import kept as kept_counts
 from perf_tests_suite.perf_tests.predict import rounds as counted_rounds
 from perf_tests_suite.perf_tests.predict.costs import tensors_in
 from perf_tests_suite.perf_tests.predict.counters import Counters, counters_of, counters_or_reason, needed_bytes
 from perf_tests_suite.perf_tests.predict.ledger import user_grid
 from perf_tests_suite.perf_tests.predict.parts import OPTIMIZER_STATE, WORKSPACES
+from perf_tests_suite.perf_tests.user_code.model import build_model
+from perf_tests_suite.perf_tests.user_code.optimizer import put_into
 from tests.support import allocator_peak
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
@@ -67,10 +70,10 @@ def of(name: str = "ours", phase: str = "forward", config: ModelConfig = TOY, **
 
 def training_of(case: LanguageModelCase, optimizer: str = "loop") -> Training:
     own_model, own = case.user_model, replace(case, optimizer=optimizer).user_optimizer
-    model = own_model.build(case.config) if own_model else build(case.config, case.attention, case.checkpoint)
+    model = build_model(own_model, case.config) if own_model else build(case.config, case.attention, case.checkpoint)
     training = Training(model, PRECISIONS[case.precision], CPU, optimizer if own is None else "default")
     if own is not None:
-        own.put_into(training, model)
+        put_into(own, training, model)
     return training
 
 
@@ -293,7 +296,7 @@ def test_flops_are_those_that_pytorch_counts_of_the_real_model(changes: dict[str
     square = 4 * 2 * TOY.context_length**2 * TOY.d_model if "GroupedHeads" in changes.values() else 0
     wanted = {"forward": forward.get_total_flops() + square, "backward": backward.get_total_flops() + 2 * square}
     if case.user_model is not None:
-        assert module.pass_flops(case) == wanted
+        assert own_code.pass_flops(case) == wanted
         assert counters_of(of(**changes, phase=FULL_STEP)).model_flops == sum(wanted.values())
         return
     wanted |= {"inference": wanted["forward"], FULL_STEP: sum(wanted.values())}
@@ -312,7 +315,7 @@ def test_a_convolution_has_a_product_backward_for_each_gradient_asked_for() -> N
         groups = int(arguments[0].removeprefix("groups=")) if arguments else 1
         positions = TOY.context_length + 2 * ("kind=ConvTranspose1d" in arguments)
         head, mixing = 2 * case.tokens * 8 * TOY.vocab_size, 2 * case.batch_size * positions * 8 * (8 // groups) * 3
-        assert module.pass_flops(case) == {"forward": head + mixing, "backward": 2 * head + times * mixing}, arguments
+        assert own_code.pass_flops(case) == {"forward": head + mixing, "backward": 2 * head + times * mixing}, arguments
 
 
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward", "optimizer", FULL_STEP])
@@ -391,7 +394,7 @@ CASE = of()
 @pytest.fixture
 def counted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Counts, with a cache of the test's own."""
-    monkeypatch.setattr(module, "counters_or_reason", count := Mock(wraps=counters_or_reason))
+    monkeypatch.setattr(kept_counts, "counters_or_reason", count := Mock(wraps=counters_or_reason))
     return count
 
 
@@ -402,7 +405,7 @@ def counted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
 def test_the_second_run_reads_what_the_first_counted_but_not_what_is_ones_own_or_uncounted(
     case: Case, libraries: Any, runs: int, counted: Mock, tmp_path: Path
 ) -> None:
-    first, second = (module.kept_counters_or_reason(case, libraries) for _ in range(2))
+    first, second = (kept_counts.kept_counters_or_reason(case, libraries) for _ in range(2))
     assert first == second == counters_or_reason(case, libraries)
     assert (counted.call_count, len(list(tmp_path.rglob("*.json")))) == (runs, 2 - runs)
 
@@ -414,7 +417,7 @@ CHANGED: list[Callable[[pytest.MonkeyPatch], object]] = [
     lambda patch: patch.setattr("numpy.__version__", "9"),
     lambda patch: patch.setattr("platform.machine", lambda: "another"),
     lambda patch: patch.setenv("TORCH_SOMETHING", "1"),
-    *(lambda patch, n=n: patch.setattr(module, "digest_of_suite", lambda: str(n)) for n in range(3)),
+    *(lambda patch, n=n: patch.setattr(kept_counts, "digest_of_suite", lambda: str(n)) for n in range(3)),
 ]
 
 
@@ -424,17 +427,17 @@ def test_a_change_of_what_a_count_depends_on_counts_again_and_the_oldest_states_
     """Each case and each library has counters of its own."""
     on_gpu = replace(CASE, device="cuda")
     for case, libraries in ((CASE, None), (on_gpu, None), (on_gpu, LIBRARIES), (replace(CASE, batch_size=3), None)):
-        module.kept_counters_or_reason(case, libraries)
+        kept_counts.kept_counters_or_reason(case, libraries)
     for change in CHANGED:
         with pytest.MonkeyPatch.context() as patch:
             change(patch)
-            module.kept_counters_or_reason(CASE)
+            kept_counts.kept_counters_or_reason(CASE)
     assert counted.call_count == 4 + len(CHANGED)
-    assert len(list((cache / "transformer-perf-tests/counters").iterdir())) == module.MOST_FOLDERS
+    assert len(list((cache / "transformer-perf-tests/counters").iterdir())) == kept_counts.MOST_FOLDERS
 
 
 def test_a_broken_file_is_counted_and_written_again(counted: Mock, tmp_path: Path) -> None:
-    whole = module.kept_counters_or_reason(CASE)
+    whole = kept_counts.kept_counters_or_reason(CASE)
     (path,) = tmp_path.rglob("*.json")
     good = json.loads(path.read_text())
     kept = good["counters"]
@@ -443,14 +446,14 @@ def test_a_broken_file_is_counted_and_written_again(counted: Mock, tmp_path: Pat
     for content in ("", "{", "[]", "null", '{"identity": "another", "counters": {}}', *map(json.dumps, broken)):
         done = counted.call_count
         path.write_text(content)
-        assert module.kept_counters_or_reason(CASE) == module.kept_counters_or_reason(CASE) == whole
+        assert kept_counts.kept_counters_or_reason(CASE) == kept_counts.kept_counters_or_reason(CASE) == whole
         assert counted.call_count == done + 1, content
 
 
 def _count_in_a_process(folder: str) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", folder)
-        return all(module.kept_counters_or_reason(CASE) == counters_or_reason(CASE) for _ in range(3))
+        return all(kept_counts.kept_counters_or_reason(CASE) == counters_or_reason(CASE) for _ in range(3))
 
 
 def test_two_runs_at_once_read_whole_files_and_a_cache_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from perf_tests_suite.perf_tests.bench.loop import Rounds, RowBuilder, TimedMeas
 from perf_tests_suite.perf_tests.bench.models import executed
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.bench.worker_plugin import received, sent
+from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.options import EXECUTIONS
 from perf_tests_suite.perf_tests.hardware.clock import Clock
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice, count_compilations
@@ -30,13 +31,13 @@ DEVICE = CpuDevice(CPU)
 
 @pytest.mark.parametrize("mode", CUDA_GRAPH_MODES)
 def test_graphs_need_a_gpu_with_triton_and_the_row_says_so(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = language_model_case(execution=mode).why_unsupported(CPU)
+    reason = why_unsupported(language_model_case(execution=mode), CPU)
     assert reason == f"--execution {mode} replays CUDA graphs, and a CPU has none; choose compiled."
     case, gpu = language_model_case(execution=mode, device="cuda"), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     for found, words in ((None, "triton"), ("triton", "None")):
         monkeypatch.setattr(util, "find_spec", lambda name, found=found: found)
-        assert words in str(case.why_unsupported(gpu))
+        assert words in str(why_unsupported(case, gpu))
 
 
 def test_an_execution_is_a_mode_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:

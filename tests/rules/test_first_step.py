@@ -11,7 +11,8 @@ from perf_tests_suite.perf_tests import test_first_step as benchmark
 from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds
 from perf_tests_suite.perf_tests.bench.models import Batch
 from perf_tests_suite.perf_tests.predict.costs import tensors_in
-from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests_suite.perf_tests.user_code.given import UserOptimizer
+from perf_tests_suite.perf_tests.user_code.optimizer import put_into
 from tests.support.example_cases import CPU, build, language_model_case, random_tokens
 
 
@@ -58,7 +59,7 @@ def test_each_round_finds_neither_gradients_nor_moments_and_makes_both() -> None
 def test_state_that_an_optimizer_has_before_its_first_step_stays() -> None:
     """Adagrad makes its sums when it is built."""
     training = a_training()
-    UserOptimizer("torch.optim:Adagrad").put_into(training, training.model)
+    put_into(UserOptimizer("torch.optim:Adagrad"), training, training.model)
     measure = seen(training)
     ((gradients, sums),) = set(measure.before)
     assert gradients == 0 < sums

@@ -13,7 +13,7 @@ from perf_tests_suite.model.sizes import SIZES
 from perf_tests_suite.perf_tests.hardware import limits
 from perf_tests_suite.perf_tests.hardware.datasheets import GPUS, gpu_named
 from perf_tests_suite.perf_tests.hardware.limits import BACKWARD, BARE, LOOP, KernelGroup, Part
-from perf_tests_suite.perf_tests.predict.ranks import parameter_shapes
+from perf_tests_suite.perf_tests.predict.shapes import parameter_shapes
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.report.ranks import collective_lines, links_of
 from tests.support.example_cases import CEILINGS, TOY, language_model_case

@@ -18,7 +18,7 @@ import torch
 
 from perf_tests_suite.perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
 from perf_tests_suite.perf_tests.bench import loop, workbench
-from perf_tests_suite.perf_tests.hardware import machine
+from perf_tests_suite.perf_tests.hardware import cores, machine
 from perf_tests_suite.perf_tests.hardware.bound import time as clocks
 from perf_tests_suite.perf_tests.hardware.clock import Clock
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice
@@ -55,18 +55,18 @@ def test_the_main_thread_has_the_first_core_until_let_go(process_id: int, monkey
         return [os.sched_getaffinity(thread) for thread in sorted(map(int, os.listdir(f"/proc/{process_id}/task")))]
 
     second, first = ALLOWED[:2]
-    for cores, bound in (([first, second], [{first}, {second}, {second}]), ([first], [{first}] * 3)):
-        machine.keep_on(process_id, cores)
+    for processors, bound in (([first, second], [{first}, {second}, {second}]), ([first], [{first}] * 3)):
+        cores.keep_on(process_id, processors)
         assert cores_of_threads() == bound
-    machine.let_go(process_id)
+    cores.let_go(process_id)
     assert cores_of_threads() == [set(ALLOWED)] * 3
     ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
     ended.wait()
-    machine.keep_on(ended.pid, [first])
-    machine.let_go(ended.pid)
-    assert machine.can_bind()
+    cores.keep_on(ended.pid, [first])
+    cores.let_go(ended.pid)
+    assert cores.can_bind()
     monkeypatch.setattr(os, "sched_setaffinity", Mock(side_effect=PermissionError))
-    assert not machine.can_bind(), "a machine may forbid it"
+    assert not cores.can_bind(), "a machine may forbid it"
 
 
 def test_threads_up_to_the_cores_have_one_each_and_more_share_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,10 +74,10 @@ def test_threads_up_to_the_cores_have_one_each_and_more_share_all(monkeypatch: p
     siblings = {0: "0,2\n", 1: "1,3\n", 2: "0,2\n", 3: "1,3\n"}
     folder = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     linux_says(monkeypatch, {folder.format(number): text for number, text in siblings.items()})
-    assert machine.processor_of_each_core() == machine.processors_for(1) == machine.processors_for(2) == [0, 1]
-    assert machine.processors_for(3) == [0, 1, 2, 3], "threads that are more than the cores would share one processor"
+    assert cores.processor_of_each_core() == cores.processors_for(1) == cores.processors_for(2) == [0, 1]
+    assert cores.processors_for(3) == [0, 1, 2, 3], "threads that are more than the cores would share one processor"
     linux_says(monkeypatch, {})
-    assert machine.processor_of_each_core() == [0, 1, 2, 3], "where Linux does not say, each is a core"
+    assert cores.processor_of_each_core() == [0, 1, 2, 3], "where Linux does not say, each is a core"
 
 
 def test_the_quota_is_the_least_of_the_control_groups_above(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_the_quota_is_the_least_of_the_control_groups_above(monkeypatch: pytest.
     ):  # fmt: skip
         limits = {f"/sys/fs/cgroup/{group}/cpu.max": of for group, of in (("ci/job", job), ("ci", above)) if of}
         linux_says(monkeypatch, {"/proc/self/cgroup": "1:cpu:/\n0::/ci/job\n", **limits})
-        assert machine.processor_quota() == quota, (job, above)
+        assert cores.processor_quota() == quota, (job, above)
 
 
 def test_the_load_of_others_is_that_of_the_usable_processors_without_our_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from perf_tests_suite.model.training import Training
 from perf_tests_suite.model.transformer import TransformerLM
 from perf_tests_suite.perf_tests.bench import models
 from perf_tests_suite.perf_tests.bench.models import ModelCache
-from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_update
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.outputs import check_gradients, check_update
 from perf_tests_suite.perf_tests.hardware import device as heap
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError

@@ -13,6 +13,7 @@ from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.perf_tests import plugin
 from perf_tests_suite.perf_tests.cases import options
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.gate_options import minutes
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.cases.selected import chosen_phases, examined_phases, is_inside, selectable_cases
@@ -185,7 +186,7 @@ def test_a_case_says_what_it_holds_at_least_and_roughly() -> None:
 
 
 def test_a_checkpoint_of_more_blocks_than_the_model_has_cannot_run() -> None:
-    reasons = [language_model_case(checkpoint=blocks).why_unsupported(CPU) for blocks in ("2", "3")]
+    reasons = [why_unsupported(language_model_case(checkpoint=blocks), CPU) for blocks in ("2", "3")]
     assert reasons == [None, "--checkpoint 3 is more blocks than its 2."]
 
 

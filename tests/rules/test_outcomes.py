@@ -15,6 +15,7 @@ from perf_tests_suite.perf_tests.bench.outcomes import (
     why_too_large,
 )
 from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice, Device, is_out_of_memory
 from perf_tests_suite.perf_tests.predict.counters import needed_bytes
@@ -168,7 +169,7 @@ def test_what_the_device_cannot_run_is_unsupported_with_its_reason(monkeypatch: 
         attention_case(attention="flex"): "flex_attention",
         of_size("small", execution="compiled"): "'no-such-compiler'",
     }.items():
-        assert words in str(case.why_unsupported(CPU))
+        assert words in str(why_unsupported(case, CPU))
 
 
 def test_the_gate_lets_each_side_tell_what_it_supports_and_whether_it_is_honest() -> None:

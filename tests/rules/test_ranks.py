@@ -13,8 +13,9 @@ from perf_tests_suite.perf_tests.hardware import limits
 from perf_tests_suite.perf_tests.hardware.clock import CollectiveCounter
 from perf_tests_suite.perf_tests.hardware.datasheets import FITS, Room
 from perf_tests_suite.perf_tests.predict.parts import OPTIMIZER_STATE, TEMPORARIES
-from perf_tests_suite.perf_tests.predict.ranks import NORM_OF_EACH, RankPrediction, parameter_shapes, predict_ranks
+from perf_tests_suite.perf_tests.predict.ranks import RankPrediction, predict_ranks
 from perf_tests_suite.perf_tests.predict.request import requested_machine
+from perf_tests_suite.perf_tests.predict.shapes import NORM_OF_EACH, parameter_shapes
 from perf_tests_suite.perf_tests.predict.step import TargetMachine, predict_case
 from tests.support.example_cases import language_model_case
 from tests.support.imagined_ranks import counted_messages, imagined_ranks

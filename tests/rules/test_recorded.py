@@ -1,5 +1,7 @@
 """The record of the operations of `model/` replays what a fake run counts: launches, reads, logs of memory."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from perf_tests_suite.model.attention import ATTENTION
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.sizes import SIZES
-from perf_tests_suite.model.training import OPTIMIZERS
-from perf_tests_suite.perf_tests.cases import model_names
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
 from perf_tests_suite.perf_tests.cases.case import COUNTED_ATTENTION, Case
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.predict import fake_run, recorded, recording
 from perf_tests_suite.perf_tests.predict.parts import Parts
+from tests.support.documents import ROOT
 from tests.support.example_cases import attention_case, language_model_case
 
 pytestmark = pytest.mark.skipif(
@@ -109,15 +109,22 @@ def test_a_size_is_told_by_its_dimensions_or_refused() -> None:
         recording.symbol(541 + 1, recording.PRIMES)
 
 
-def test_names_read_from_the_source_are_those_of_the_model() -> None:
-    assert [*model_names.precision_names()] == [*PRECISIONS]
-    for name, precision in PRECISIONS.items():
-        known = model_names.precision_names()[name]
-        autocast = precision.autocast_dtype and str(precision.autocast_dtype).removeprefix("torch.")
-        assert (known.autocast, f"torch.{known.tensors}") == (autocast, str(precision.tensor_dtype))
-        assert (known.is_tf32, known.scales_loss) == (
-            precision.float32_matmul_precision != "highest", precision.scales_loss
-        )  # fmt: skip
-    assert model_names.attention_names() == {name: one.is_compiled for name, one in ATTENTION.items()}
-    assert model_names.words("training.py", "OPTIMIZERS") == tuple(OPTIMIZERS)
-    assert [*map(model_names.blocks_per_checkpoint, ("none", "attention", "block", "3"))] == [0, 0, 1, 3]
+WITHOUT_TORCH = """
+import sys
+from perf_tests_suite.perf_tests.__main__ import main
+for words in COMMANDS:
+    assert main(["predict", *words.split()]) in (0, 1), words
+    assert "torch" not in sys.modules, words
+"""
+COMMANDS = (
+    "--size small --gpu H100",
+    "--size 2.7B --context 256,1024 --precision bf16 --optimizer fused --gpu A100-80GB",
+    "--size medium --attention softmax --checkpoint none,attention,block --gpu H100 --json",
+    "--size large --precision fp16 --hold former-pass --zero-grad after-forward --gpu T4",
+    "--head-dim 16,128 --sequence-length 1024,16384 --precision bf16 --gpu H100",
+)
+
+
+def test_a_prediction_of_a_known_size_loads_no_torch() -> None:
+    program = WITHOUT_TORCH.replace("COMMANDS", repr(COMMANDS))
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)

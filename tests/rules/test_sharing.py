@@ -11,7 +11,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # public,
 from perf_tests_suite.model.parallel import PARALLEL, reduce_dtype
 from perf_tests_suite.perf_tests.bench import workbench as workbench_module
 from perf_tests_suite.perf_tests.bench.ranks import Peers
-from perf_tests_suite.perf_tests.cases import settings
+from perf_tests_suite.perf_tests.cases import devices, settings
 from perf_tests_suite.perf_tests.cases import sharing as ways
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice
 from perf_tests_suite.perf_tests.hardware.limits import VARIANTS
@@ -105,18 +105,18 @@ def test_gpus_of_ranks_are_known_by_number_uuid_and_peer_access(monkeypatch: pyt
     started(monkeypatch, 4, rank=3)
     for count, index in ((4, 3), (1, 0), (2, 1)):
         cuda.sees(count=count)
-        assert ways.rank_gpu() == torch.device("cuda", index)
+        assert devices.rank_gpu() == torch.device("cuda", index)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
     for closed, is_open in ((None, True), ((0, 1), False), ((1, 0), False)):
         monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *pair, closed=closed: pair != closed)
-        facts = ways.facts_of_ranks(ways.Launched(0, 4, local_world=2), torch.device("cuda", 0))
+        facts = devices.facts_of_ranks(ways.Launched(0, 4, local_world=2), torch.device("cuda", 0))
         assert facts == {"ranks_per_node": 2, "nccl": "2.27.5", "peer_access": is_open}
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"id{device.index}"))
     first, second = torch.device("cuda", 0), torch.device("cuda", 1)
-    assert ways.device_label(first) == ways.device_label(second) == "NVIDIA H100"
-    assert len({ways.gpu_of_this_rank(device) for device in (first, second, second)}) == 2
-    assert ways.gpu_of_this_rank(CPU) is None
+    assert devices.device_label(first) == devices.device_label(second) == "NVIDIA H100"
+    assert len({devices.gpu_of_this_rank(device) for device in (first, second, second)}) == 2
+    assert devices.gpu_of_this_rank(CPU) is None
 
 
 def test_what_a_rank_certainly_holds_falls_with_what_is_sharded() -> None:

@@ -14,6 +14,7 @@ from perf_tests_suite.model.sizes import SIZES, ModelConfig
 from perf_tests_suite.model.transformer import TransformerLM
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
 from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase
 from perf_tests_suite.perf_tests.hardware import limits
 from perf_tests_suite.perf_tests.hardware.datasheets import Room, gpu_named
@@ -211,7 +212,7 @@ def test_tensors_of_bf16_are_another_precision_than_autocast_and_the_screen_says
     assert case.residual_tensor_bytes == 16384 * 64 * 2
     monkeypatch.setattr("perf_tests_suite.model.precision.cpu_capabilities", lambda: {"avx512_bf16": True})
     model = replace(TINY, precision="bf16-tensors")
-    assert model.why_unsupported(torch.device("cpu")) == OF_ATTENTION_ALONE.format("bf16-tensors")
+    assert why_unsupported(model, torch.device("cpu")) == OF_ATTENTION_ALONE.format("bf16-tensors")
 
 
 def test_the_first_step_has_a_row_only_where_its_peak_differs() -> None:
@@ -283,7 +284,9 @@ def test_the_order_is_in_the_identity_of_a_full_step_alone(phase: str, order: st
     stored = f"set_to_none_{order.replace('-', '_')}" if phase == FULL_STEP else None
     assert case.identity()["zero_grad_policy"] == stored
     half = replace(case, precision="fp16")  # whose scaler would get no gradients
-    assert (phase, order) != (FULL_STEP, "before-step") or re.search("before-step|fp16", str(half.why_unsupported(CPU)))
+    assert (phase, order) != (FULL_STEP, "before-step") or re.search(
+        "before-step|fp16", str(why_unsupported(half, CPU))
+    )
     assert case.updates is (PHASES[phase].trains and (phase, order) != (FULL_STEP, "before-step"))
 
 

@@ -20,7 +20,8 @@ from perf_tests_suite.perf_tests.cases.options import attentions
 from perf_tests_suite.perf_tests.cases.selected import is_inside
 from perf_tests_suite.perf_tests.predict.counters import NotCountedError, counters_of
 from perf_tests_suite.perf_tests.user_code import attention as attention_check
-from perf_tests_suite.perf_tests.user_code.attention import Arithmetic, Use, attention_named, exact_and_bounds, label
+from perf_tests_suite.perf_tests.user_code.attention import Arithmetic, Use, attention_named, exact_and_bounds
+from perf_tests_suite.perf_tests.user_code.given import label
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
 from tests.support import honest_code
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, language_model_case

@@ -20,15 +20,9 @@ from perf_tests_suite.perf_tests.cases.selected import is_inside
 from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests_suite.perf_tests.predict.counters import counters_of, counters_or_reason
 from perf_tests_suite.perf_tests.user_code import model as user_models
+from perf_tests_suite.perf_tests.user_code.given import SHAPE, UserModel, argument, check_configuration, size_name
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
-from perf_tests_suite.perf_tests.user_code.model import (
-    SHAPE,
-    UserModel,
-    check_before_measuring,
-    configured_shape,
-    facts_of,
-    size_name,
-)
+from perf_tests_suite.perf_tests.user_code.model import build_model, check_before_measuring, configured_shape, facts_of
 from perf_tests_suite.perf_tests.user_code.named import load
 from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
@@ -69,13 +63,13 @@ def test_logits_may_be_bare_or_in_a_tuple_or_an_object() -> None:
     for factory in ("Averaging", "Wrapped", "OutputObject", "Tied", "ReadsAValue"):
         for sizes in ([TOY.at_context(1), TOY], [TOY]):
             check_before_measuring(planted(factory), sizes, CPU)
-        assert planted(factory).build(TOY)(torch.zeros(2, 8, dtype=torch.int64)).shape == (2, 8, 37)
+        assert build_model(planted(factory), TOY)(torch.zeros(2, 8, dtype=torch.int64)).shape == (2, 8, 37)
 
 
 def test_a_truncated_normal_needs_no_content_and_still_draws_for_real_tensors() -> None:
     facts = facts_of(planted("TruncatedNormals"), TOY)
     assert (facts.why_not_counted, facts.parameters) == (None, facts_of(planted("Healthy"), TOY).parameters)
-    drawn = nn.utils.parameters_to_vector(planted("TruncatedNormals").build(TOY).parameters()).detach()
+    drawn = nn.utils.parameters_to_vector(build_model(planted("TruncatedNormals"), TOY).parameters()).detach()
     assert 0.01 < float(drawn.std()) < 0.03
     assert float(drawn.abs().max()) <= 0.06
 
@@ -106,7 +100,7 @@ def test_a_model_with_a_tensor_in_its_file_is_measured_with_the_real_one_and_not
     (tmp_path / "beside.py").write_text(BESIDE)
     model = UserModel(f"{tmp_path}/beside.py:build")
     check_before_measuring(model, [TOY], CPU)
-    assert torch.isfinite(model.build(TOY)(torch.zeros(1, 8, dtype=torch.int64))).all()
+    assert torch.isfinite(build_model(model, TOY)(torch.zeros(1, 8, dtype=torch.int64))).all()
     case = language_model_case(TOY, model=model.name, attention="own", optimizer="loop")
     counters, reason = counters_or_reason(case)
     assert counters is None
@@ -115,10 +109,10 @@ def test_a_model_with_a_tensor_in_its_file_is_measured_with_the_real_one_and_not
 
 def test_a_module_converts_its_weights_without_content_as_it_does_real_ones() -> None:
     facts = facts_of(planted("Converts"), TOY)
-    real: Any = planted("Converts").build(TOY)
+    real: Any = build_model(planted("Converts"), TOY)
     assert (facts.why_not_counted, facts.parameters) == (None, 37 * 4 + 37)
     with FakeTensorMode():
-        fake: Any = planted("Converts").build(TOY)
+        fake: Any = build_model(planted("Converts"), TOY)
     for built in (real, fake):
         assert built.head.weight is built.embedding.weight
         assert {tensor.dtype for tensor in built.state_dict().values()} == {torch.float32}
@@ -130,7 +124,7 @@ def test_stand_ins_for_public_repositories_are_measured_and_predicted(
 ) -> None:
     model = UserModel(f"tests.support.stand_ins:{name}")
     check_before_measuring(model, [TOY], CPU)
-    parameters = sum(parameter.numel() for parameter in model.build(TOY).parameters())
+    parameters = sum(parameter.numel() for parameter in build_model(model, TOY).parameters())
     facts = facts_of(model, TOY)
     assert (facts.why_not_counted, facts.parameters) == (None, parameters)
     case = language_model_case(TOY, phase="full_step", model=model.name, attention="own", optimizer="loop")
@@ -153,12 +147,12 @@ def test_a_model_that_computes_its_loss_is_trained_by_it_and_counted(name: str) 
     check_before_measuring(model, [TOY], CPU)
     case = language_model_case(TOY, phase="full_step", model=model.name, attention="own", optimizer="loop")
     assert (case.computes_loss, facts_of(model, TOY).why_not_counted) == (True, None)
-    built, tokens, targets = model.build(TOY), torch.arange(16).view(2, 8), torch.arange(1, 17).view(2, 8)
+    built, tokens, targets = build_model(model, TOY), torch.arange(16).view(2, 8), torch.arange(1, 17).view(2, 8)
     training = OwnLossTraining(built, PRECISIONS["fp32"], CPU)
     training.targets_BT = targets
     loss = training.step(tokens, targets)
     assert loss.shape == ()
-    body: Any = model.build(TOY)
+    body: Any = build_model(model, TOY)
     body.load_state_dict(built.state_dict())
     training = OwnLossTraining(body, PRECISIONS["fp32"], CPU)
     training.targets_BT = targets
@@ -224,29 +218,29 @@ def test_a_failure_names_the_line_of_the_users_own_code(tmp_path: Path) -> None:
 
 def test_what_a_factory_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Standard output is the verb's own: JSON of `predict --json`."""
-    planted("talks").build(TOY)
+    build_model(planted("talks"), TOY)
     assert capsys.readouterr() == ("", "number of parameters: 1.68M\n")
 
 
 def test_a_file_that_imports_what_is_not_there_is_told_the_next_step(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import no_such_library\n")
     with pytest.raises(UserCodeError, match=r"named 'no_such_library'; install it into .*, or add its folder to"):
-        UserModel(f"{tmp_path}/other.py:build").build(TOY)
+        build_model(UserModel(f"{tmp_path}/other.py:build"), TOY)
 
 
 def test_projections_that_begin_as_zeros_hide_neither_context_nor_later_tokens() -> None:
-    built: Any = UserModel("tests.support.stand_ins:Nanochat").build(TOY)
+    built: Any = build_model(UserModel("tests.support.stand_ins:Nanochat"), TOY)
     user_models.check_values_of("Nanochat", built, TOY, CPU)
     assert not built.attn.out.weight.any()
-    future = UserModel("tests.support.stand_ins:NanochatOfTheFuture").build(TOY)
+    future = build_model(UserModel("tests.support.stand_ins:NanochatOfTheFuture"), TOY)
     with pytest.raises(UserCodeError, match="is not a causal language model"):
         user_models.check_values_of("NanochatOfTheFuture", future, TOY, CPU)
 
 
 def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> None:
     with pytest.raises(UserCodeError, match="Dropping ignores its context"):
-        user_models.check_values_of("Dropping", planted("Dropping").build(TOY), TOY, CPU)
-    user_models.check_values_of("DroppingOfAll", planted("DroppingOfAll").build(TOY), TOY, CPU)
+        user_models.check_values_of("Dropping", build_model(planted("Dropping"), TOY), TOY, CPU)
+    user_models.check_values_of("DroppingOfAll", build_model(planted("DroppingOfAll"), TOY), TOY, CPU)
 
 
 def test_a_large_model_is_not_run_before_measuring_but_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,9 +295,9 @@ def test_arguments_reach_the_factory_by_name_and_stand_in_the_identity() -> None
 
 def test_values_of_arguments_are_numbers_truths_or_text() -> None:
     typed = ("a=3", "b=0.5", "c=true", "d=false", "e=eager", "f=1e-5", "g=")
-    assert [user_models.argument(text)[1] for text in typed] == [3, 0.5, True, False, "eager", 1e-5, ""]
+    assert [argument(text)[1] for text in typed] == [3, 0.5, True, False, "eager", 1e-5, ""]
     with pytest.raises(ValueError, match="write it as name=value"):
-        user_models.argument("width")
+        argument("width")
 
 
 CONFIGURATIONS = {
@@ -325,7 +319,7 @@ def test_a_configuration_that_is_none_or_names_code_is_refused(tmp_path: Path) -
     for (place, text), words in refused.items():
         path.write_text(text)
         with pytest.raises(ValueError, match=words):
-            user_models.check_configuration("--model", f"hf:{place}")
+            check_configuration("--model", f"hf:{place}")
 
 
 @pytest.fixture
@@ -400,7 +394,7 @@ def test_what_a_configuration_lacks_is_refused(configured: UserModel, tmp_path: 
         ("experts_implementation=somebody/kernel", "must be one of batched_mm, eager, grouped_mm"),
     ):
         with pytest.raises(UserCodeError, match=words):
-            UserModel(configured.name, (typed,)).build(TOY)
+            build_model(UserModel(configured.name, (typed,)), TOY)
     assert configured_shape(configured, 16).context_length == 16
     with pytest.raises(UserCodeError, match=r"--context is 17, and .* takes at most 16 tokens"):
         configured_shape(configured, 17)

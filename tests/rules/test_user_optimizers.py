@@ -9,13 +9,15 @@ from torch import nn
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.bench.models import ModelCache
-from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase, check_update
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.outputs import check_update
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice
 from perf_tests_suite.perf_tests.predict.costs import tensors_in
+from perf_tests_suite.perf_tests.user_code.given import UserModel, UserOptimizer
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
-from perf_tests_suite.perf_tests.user_code.model import UserModel, check_optimizer_before_measuring
+from perf_tests_suite.perf_tests.user_code.model import check_optimizer_before_measuring
 from perf_tests_suite.perf_tests.user_code.named import load
-from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests_suite.perf_tests.user_code.optimizer import build_optimizer, put_into
 from tests.support.example_cases import CPU, SETTINGS, TOY, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 
@@ -116,7 +118,7 @@ def test_an_optimizer_is_tried_again_on_each_model_that_it_is_to_train() -> None
 
 def test_without_state_an_update_is_checked_for_finite_weights_alone() -> None:
     training = Training(build(), PRECISIONS["fp32"], CPU)
-    planted("Descent").put_into(training, training.model)
+    put_into(planted("Descent"), training, training.model)
     training.step(random_tokens(), random_tokens())
     check_update(training)
     with torch.no_grad():
@@ -147,6 +149,6 @@ def test_muon_moves_matrices_as_pytorchs_own_and_the_rest_as_adamw(shape: tuple[
 
 
 def test_muon_leaves_embedding_head_and_vectors_to_adamw() -> None:
-    optimizer = UserOptimizer(MUON).build(build())
+    optimizer = build_optimizer(UserOptimizer(MUON), build())
     hidden, rest = (len(group["params"]) for group in optimizer.param_groups)
     assert (hidden, rest) == (7 * TOY.num_layers, 2 + 2 * TOY.num_layers + 1)

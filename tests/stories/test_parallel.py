@@ -14,7 +14,7 @@ from perf_tests_suite.perf_tests.hardware.limits import (
     step_messages,
     working_bytes,
 )
-from perf_tests_suite.perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+from perf_tests_suite.perf_tests.predict.shapes import NORM_OF_EACH, parameter_shapes
 from tests.rules.test_ranks import WAYS
 
 SHAPES = parameter_shapes(SIZES["tiny"])

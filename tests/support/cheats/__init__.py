@@ -31,9 +31,10 @@ from perf_tests_suite.perf_tests.hardware.bound import bind, put_back, unbind
 from perf_tests_suite.perf_tests.hardware.clock import Clock
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice
 from perf_tests_suite.perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
+from perf_tests_suite.perf_tests.user_code.given import UserModel, UserOptimizer
 from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
-from perf_tests_suite.perf_tests.user_code.model import UserModel, check_values_of
-from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer, check_a_step
+from perf_tests_suite.perf_tests.user_code.model import build_model, check_values_of
+from perf_tests_suite.perf_tests.user_code.optimizer import check_a_step, put_into
 from tests.support.example_cases import CPU, TOY, attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark
 
@@ -205,14 +206,14 @@ def _prepared(named: str, phase: str, precision: str, tokens: int, kind: str) ->
         return lambda: benchmark(case, attend, inputs, measure_of(case))
     config = TOY
     if kind == "model":
-        model = UserModel(named).build(config)
+        model = build_model(UserModel(named), config)
         check_values_of(named, model, config, CPU)
     else:
         check_a_step(UserOptimizer(named), TransformerLM(config, naive_attention), CPU)
         model = TransformerLM(config, naive_attention)
     training = Training(model, PRECISIONS[precision], CPU)
     if kind == "optimizer":
-        UserOptimizer(named).put_into(training, model)
+        put_into(UserOptimizer(named), training, model)
     of_model = language_model_case(config, phase=phase, optimizer="loop", precision=precision, batch_size=BATCH)
     batch = Batch.drawn(
         lambda generator: torch.randint(config.vocab_size, (BATCH, config.context_length + 1), generator=generator),
