@@ -15,6 +15,7 @@ from perf_tests_suite.perf_tests.cases.model_names import optimizer_that_runs, s
 from perf_tests_suite.perf_tests.hardware.datasheets import CudaLibraries
 from perf_tests_suite.perf_tests.hardware.limits import KernelCost, KernelGroup
 from perf_tests_suite.perf_tests.phases import FIRST_STEP
+from perf_tests_suite.perf_tests.predict import recorded
 from perf_tests_suite.perf_tests.predict.allocator import AllocatorPeaks, AllocatorReplay, SegmentBlock
 from perf_tests_suite.perf_tests.predict.costs import FUSED_ATTENTION, LINEAR_CROSS_ENTROPY, MATRIX_PRODUCTS
 from perf_tests_suite.perf_tests.predict.parts import (
@@ -108,7 +109,9 @@ def counters_of(case: Case, *, all_layers: bool = False, libraries: CudaLibrarie
 
     with own_code.guarded_count(case):
         parts = _parts(case, all_layers)
-        return _counters(case, parts, libraries, own_code.model_flops(case, _kernels(parts)))
+        # A prediction has no use for them, and they cost a fake run of their own in each batch.
+        flops = None if recorded.is_in_use() else own_code.model_flops(case, _kernels(parts))
+        return _counters(case, parts, libraries, flops)
 
 
 STANDING = (PARAMETERS, INPUTS, OPTIMIZER_STATE, WORKSPACES, GRADIENTS)

@@ -61,6 +61,10 @@ def in_use() -> Iterator[None]:
         _in_use.pop()
 
 
+def is_in_use() -> bool:
+    return bool(_in_use)
+
+
 def path_of(torch_version: str) -> Path:
     """`torch-2.13-operations.zip` for torch 2.13.0+cpu."""
     return FOLDER / f"torch-{'.'.join(torch_version.split('.')[:2])}-operations.zip"
@@ -135,7 +139,12 @@ def _replayed(case: Any, name_of: Any, dimensions: Any) -> Parts | None:
     stream = record.stream(name_of(case))
     if stream is None:
         return None
-    return _of_sizes(record, tuple(sizes.items())).replayed(stream, "tf32" if uses_tf32(case.precision) else "fp32")
+    return replayed(record, stream, sizes, case.precision)
+
+
+def replayed(record: "Record", stream: Json, dimensions: Dimensions, precision: str) -> Parts:
+    """The counters of a stream's parts at these dimensions."""
+    return _of_sizes(record, tuple(dimensions.items())).replayed(stream, "tf32" if uses_tf32(precision) else "fp32")
 
 
 @cache

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -35,14 +36,14 @@ BATCHES = (1, PRIMES["B"])
 
 def symbol(number: int, primes: recorded.Dimensions, lengths: Collection[int] = ()) -> str:
     """`4BTT` of a size or stride. Raises ValueError where it is no product of the dimensions, 2, 3, 5 and 7, and the
-    length of a list."""
+    length of a list; of the batch alone everything is one."""
     if number == 0:
         return "0"
     letters = ""
     for letter, prime in primes.items():
         while number % prime == 0:
             number, letters = number // prime, letters + letter
-    left = number
+    left = number if len(primes) > 1 else 1
     for small in (2, 3, 5, 7):
         while left % small == 0:
             left //= small
@@ -185,21 +186,48 @@ class _Recorder(Counting):
         return value if isinstance(value, bool) or (isinstance(value, int) and -8 < value < 8) else None
 
 
+def _stream(table: _Table, count: Callable[[type[Counting]], Parts], primes: recorded.Dimensions) -> Json:
+    """What a fake run issues, its rows in `table`."""
+    kept: list[_Recorder] = []
+
+    class _Kept(_Recorder):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.table, self.primes = table, primes
+            kept.append(self)
+
+    count(_Kept)
+    return kept[0].stream
+
+
+LARGE_BATCH = 1009
+"""A prime that no other size of a model has for a factor."""
+
+
+def in_batches(case: LanguageModelCase, counted: Parts) -> Callable[[int], Parts] | None:
+    """Replay the passes of `case` in any other batch, from one fake run more; None where that is not exact.
+
+    It is held to what was `counted` in the batch of `case`: code may do something else in another one.
+    """
+    table, large = _Table(), replace(case, batch_size=LARGE_BATCH)
+    try:
+        stream = _stream(table, partial(fake_run.count_passes, large), {"B": LARGE_BATCH})
+        record = recorded.Record(table.rows, {})
+
+        def of_batch(batch_size: int) -> Parts:
+            return recorded.replayed(record, stream, {"B": batch_size}, case.precision)
+
+        return of_batch if of_batch(case.batch_size) == counted else None
+    except (ValueError, RuntimeError, TypeError, AttributeError, LookupError):  # whatever the user's code issues
+        return None
+
+
 def record() -> bytes:
     """The record of this `model/` and this torch, as a zip archive; about five minutes. Raises ValueError."""
     table, streams = _Table(), dict[str, Json]()
 
     def add(name: str, count: Callable[[type[Counting]], Parts], primes: recorded.Dimensions) -> None:
-        kept: list[_Recorder] = []
-
-        class _Kept(_Recorder):
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments)
-                self.table, self.primes = table, primes
-                kept.append(self)
-
-        count(_Kept)
-        streams[name] = kept[0].stream
+        streams[name] = _stream(table, count, primes)
 
     for case in cases():
         if isinstance(case, AttentionCase):

@@ -1,9 +1,9 @@
 """The parts of a round of each case, counted once for every phase that contains them: by the record or a fake run."""
 
 from collections import Counter
-from collections.abc import Hashable
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import TypeVar
 
@@ -52,7 +52,40 @@ def attention_passes(case: AttentionCase) -> Parts:
 
 def count_passes(case: LanguageModelCase) -> Parts:
     """The same as `passes`, with every layer counted."""
-    return recorded.passes(case) or _fake_run().count_passes(case)
+    return recorded.passes(case) or _in_another_batch(case) or _fake_run().count_passes(case)
+
+
+_batches: dict[LanguageModelCase, "_Batches"] = {}
+"""By a case of two sequences, what is known of it in any batch."""
+
+
+@dataclass
+class _Batches:
+    """The first batch in which passes were counted, and from the second on how they are replayed."""
+
+    case: LanguageModelCase
+    counted: Parts
+
+    @cached_property
+    def replayed(self) -> Callable[[int], Parts] | None:
+        from perf_tests_suite.perf_tests.predict import recording
+
+        return recording.in_batches(self.case, self.counted)
+
+
+def _in_another_batch(case: LanguageModelCase) -> Parts | None:
+    """Within a prediction, which asks for many, count one batch and replay the others; None of a single sequence.
+
+    A batch of one has views where others have copies.
+    """
+    if not recorded.is_in_use() or case.device != "cuda" or case.batch_size == 1:
+        return None
+    known = _batches.get(kind := replace(case, batch_size=2))
+    if known is None:
+        _batches[kind] = known = _Batches(case, _fake_run().count_passes(case))
+    if known.case == case:
+        return known.counted
+    return known.replayed(case.batch_size) if known.replayed else None
 
 
 def _fake_run() -> ModuleType:

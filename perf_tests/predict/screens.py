@@ -238,7 +238,13 @@ def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[s
         host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
         kernels = "kernels x {:g} to {:g}".format(*limits.DEVICE_RANGE)
         lines += [f"range: {host}, {kernels}; checked on published times not used for fitting, in range:"]
-    return [*lines, *(() if calibrated else map(_times_in_range, classes))]
+    return [*lines, *(() if calibrated else map(_times_in_range, classes)), *unknown_lines(cells)]
+
+
+def unknown_lines(cells: Iterable[PredictedCase]) -> list[str]:
+    """Say why ranges are not known, where they are not."""
+    of = dict.fromkeys(cell.without_evidence for cell in cells if cell.without_evidence)
+    return [f"range {NOT_KNOWN}: no published time is of {', '.join(of)}"] if of else []
 
 
 def _times_in_range(name: str) -> str:
@@ -328,6 +334,7 @@ def case_json(cell: PredictedCase) -> Json:
         **peak_json(cell),
         "predicted_seconds": cell.time.seconds,
         "range_seconds": [cell.time.low_seconds, cell.time.high_seconds] if cell.is_range_known else None,
+        "no_published_time_is_of": cell.without_evidence,
         "bound": cell.time.bound,
         "shares": cell.time.shares,
         "largest_allocations": [vars(allocation) for allocation in cell.largest_allocations],
@@ -347,9 +354,10 @@ def choice_lines(
     variants: Mapping[str, PredictedCase], conditions: Sequence[Condition], step: PredictedCase
 ) -> list[str]:
     """The step under each implementation of AdamW, what it is assumed to do, and what decides whether it fits."""
-    header = ("AdamW's variants", "peak", "reached in", "verdict", "full step")
+    header = ("AdamW's variants", "peak", "reached in", "verdict", "full step", "range")
     named = [(f"--optimizer {name}", one) for name, one in variants.items()]
-    lines = ["", *cell_table(header, named, left=("reached in",)), COURSE_ADAMW] if named else []
+    table_of = cell_table(header, named, left=("reached in",))
+    lines = ["", *table_of, *unknown_lines(variants.values()), COURSE_ADAMW] if named else []
     return [*lines, "", assumption(step), *condition_lines(conditions, step)]
 
 

@@ -80,6 +80,24 @@ class PredictedCase:
     def fits(self) -> bool:
         return self.verdict == FITS
 
+    @property
+    def without_evidence(self) -> str | None:
+        """What no published time is of, where that leaves the range of `time` unknown."""
+        case = self.case
+        if self.is_range_known:
+            return None
+        if case.device != "cuda":
+            return "a CPU"
+        if case.precision.endswith("-tensors"):
+            return "tensors in 16 bits, but by do_bench"
+        if case.user_model is not None:
+            return "a model of your own"
+        if not isinstance(case, LanguageModelCase) or case.attention != "naive":
+            return f"{case.attention} attention"
+        if case.user_optimizer is not None:
+            return "an optimizer of your own"
+        return f"AdamW {case.optimizer}{' alone' * (case.phase_row.main_parts == ('optimizer',))}"
+
 
 @dataclass(frozen=True)
 class StepPrediction:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
@@ -12,7 +14,7 @@ from perf_tests_suite.perf_tests.predict import machine, request
 from perf_tests_suite.perf_tests.predict.request import link_rate
 from perf_tests_suite.perf_tests.predict.step import predict_case
 from perf_tests_suite.perf_tests.verbs import predict
-from perf_tests_suite.perf_tests.verbs.predict import COUNTING
+from perf_tests_suite.perf_tests.verbs.predict import COUNTING, MEASURING, REPLAYING
 from tests.support.example_cases import CEILINGS, attention_case
 from tests.support.launch import MODELS, Verb
 
@@ -47,7 +49,16 @@ def test_rules_of_cudas_libraries_and_ranges_are_printed_where_they_are_known(ve
     classes += [BY_DO_BENCH[ALONE]] if classes == [ALONE] else []
     assert re.findall(r"^  ([\w,' .-]+): \d+ of \d+ bound by", text, re.M) == classes
     assert ("\nrange: " in text) == bool(classes)
-    assert ("not known" in text) == (classes in ([], [WHOLE_MODELS, FULL_STEPS]))
+    of = (
+        ["sdpa attention"]
+        if "sdpa" in words
+        else []
+        if "--head-dim" in words
+        else ["AdamW foreach alone", "AdamW fused"]
+    )
+    said = re.findall("^range not known: no published time is of (.*)$", text, re.M)
+    assert said == [one for one in of if "loop" not in words or "foreach" not in one]
+    assert ("not known" in text) == bool(said)
 
 
 SCREENS = {
@@ -174,6 +185,19 @@ def test_what_makes_no_sense_is_a_usage_error_in_one_sentence(verb: Verb, words:
 
 def test_what_takes_longer_says_what_it_does(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("predict", *f"{STEP} --gpu T4".split())
-    for seconds, said in ((1e4, ""), (0.0, f"{COUNTING}\n")):
+    for seconds, said in ((1e4, [""]), (0.0, [f"{COUNTING}\n", f"{MEASURING}\n", f"{REPLAYING}\n"])):
         monkeypatch.setattr(f"{predict.__name__}.QUIET_SECONDS", seconds)
-        assert verb(*words)[2] == said
+        assert verb(*words)[2] in said
+
+
+def test_what_takes_longer_is_told_by_what_is_loaded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loaded, said in (((), REPLAYING), (("fake_run",), COUNTING), (("fake_run", "machine"), MEASURING)):
+        with monkeypatch.context() as patch:
+            for name in ("fake_run", "machine"):
+                patch.delitem(sys.modules, f"perf_tests_suite.perf_tests.predict.{name}", raising=False)
+            for name in loaded:
+                patch.setitem(sys.modules, f"perf_tests_suite.perf_tests.predict.{name}", ModuleType(name))
+            predict.say_what_takes_long()
+        assert capsys.readouterr().err == f"{said}\n"

@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -17,10 +18,11 @@ from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.hardware import torch_private
 from perf_tests_suite.perf_tests.hardware.limits import KernelCost
 from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests_suite.perf_tests.predict import fake_run, rounds
+from perf_tests_suite.perf_tests.predict import fake_run, recorded, rounds
 from perf_tests_suite.perf_tests.predict.parts import ACTIVATIONS, GRADIENTS, INPUTS, PartCounters
 from perf_tests_suite.perf_tests.predict.rounds import NotOfEqualLayersError, extrapolated
 from tests.support.example_cases import language_model_case
+from tests.support.launch import MODELS
 from tests.support.same_programs import write
 
 CONFIG = ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24)
@@ -151,3 +153,29 @@ def test_counting_refuses_autocast_and_bounds_what_torch_remembers_of_shapes(mon
     monkeypatch.setattr(torch_private, "MOST_FAKE_SHAPES", 0)
     fake_run.count_passes(replace(CASE, batch_size=6))
     assert FakeTensorMode.cache_info().size == 0
+
+
+IN_BATCHES: dict[str, tuple[dict[str, Any], int]] = {
+    "blocks that share a checkpoint": ({"checkpoint": "2"}, 2),
+    "a model of one's own": ({"model": f"{MODELS}:GroupedHeads", "attention": "own", "precision": "bf16"}, 2),
+    "one that does something else in large batches": (
+        {"model": f"{MODELS}:AnotherInLargeBatches", "attention": "own"}, 4
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_BATCHES)
+def test_a_prediction_counts_one_batch_and_replays_the_others_where_that_is_exact(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields, runs = IN_BATCHES[name]
+    in_batch = {batch: replace(CASE, device="cuda", batch_size=batch, **fields) for batch in (3, 2, 64)}
+    assert in_batch[3].facts.why_not_counted is None  # which builds a model of one's own, as every count does first
+    wanted = {batch: fake_run.count_passes(case) for batch, case in in_batch.items()}
+    monkeypatch.setattr(fake_run, "count_passes", count := Mock(wraps=fake_run.count_passes))
+    monkeypatch.setattr(rounds, "_batches", {})
+    with recorded.in_use():
+        assert {batch: rounds.count_passes(case) for batch, case in in_batch.items()} == wanted
+        assert count.call_count == runs
+        rounds.count_passes(replace(in_batch[3], batch_size=1))
+    assert count.call_count == runs + 1, "a batch of one has views where others have copies"

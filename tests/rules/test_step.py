@@ -23,7 +23,14 @@ from perf_tests_suite.perf_tests.phases import FULL_STEP, PHASES, ZERO_GRAD
 from perf_tests_suite.perf_tests.predict import step as prediction
 from perf_tests_suite.perf_tests.predict.counters import counters_of
 from perf_tests_suite.perf_tests.predict.parts import FORMER_PASS
-from perf_tests_suite.perf_tests.predict.screens import COURSE_ADAMW, attention_lines, gb, range_text, step_lines
+from perf_tests_suite.perf_tests.predict.screens import (
+    COURSE_ADAMW,
+    attention_lines,
+    gb,
+    range_text,
+    step_lines,
+    unknown_lines,
+)
 from tests.support.allocator_peak import PEAK_LIMIT, step_peaks
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, attention_case, language_model_case
 from tests.support.launch import MODELS
@@ -77,6 +84,17 @@ def test_a_range_is_stated_only_of_what_was_compared_with_published_times() -> N
     known = [prediction.predict_case(one, machine()).is_range_known for one in cases]
     assert known == [True, True, False, False, True, False]
     assert not prediction.predict_case(TINY, replace(machine(), has_published_times=False)).is_range_known
+    of_no_time: dict[str, Case] = {
+        "sdpa attention": unknown[0], "an optimizer of your own": unknown[1], "AdamW fused alone": updates[1],
+        "AdamW fused": replace(TINY, optimizer="fused"),
+        "tensors in 16 bits, but by do_bench": replace(cell("forward", 256), precision="bf16-tensors"),
+        "a model of your own": replace(TINY, model=f"{MODELS}:Averaging", attention="own"),
+    }  # fmt: skip
+    found = {name: prediction.predict_case(case, machine()) for name, case in of_no_time.items()}
+    assert {name: one.without_evidence for name, one in found.items()} == {name: name for name in of_no_time}
+    assert unknown_lines([prediction.predict_case(TINY, machine()), *found.values(), *found.values()]) == [
+        f"range not known: no published time is of {', '.join(of_no_time)}"
+    ]
 
 
 def test_a_step_takes_no_less_than_its_longest_part_and_no_more_than_all_of_them() -> None:

@@ -234,6 +234,14 @@ class Averaging(nn.Module):
         return self.head(embedded.cumsum(1) / counts)
 
 
+class AnotherInLargeBatches(Averaging):
+    """Does something more with many sequences."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        logits_BTV = super().forward(tokens_BT)
+        return logits_BTV.sin() if len(tokens_BT) > 1000 else logits_BTV
+
+
 class TruncatedNormals(Healthy):
     """Initialised as the course asks, by a function imported by name."""
 
