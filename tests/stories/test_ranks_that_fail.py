@@ -3,12 +3,12 @@
 Five launches of two ranks, and two by torchrun, of which one restarts its ranks three times.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support.forked_python import forked_python
 from tests.support.launch import MODELS, OF_MODELS, ROOT, Launch, finish, launch_ranks, start_command, suite
 
 CASES = ("--context=8,16,24", "--phase=forward_backward", f"--model={MODELS}:OfRankOne", "--parallel=ddp")
@@ -56,8 +56,8 @@ def test_what_a_rank_refuses_is_said_once(storage: str, of_rank_1: Sequence[str]
 def torchrun(storage: Path, *arguments: str, restarts: int, **planted: str) -> Launch:
     """How two ranks of `perf-tests run` ended that torchrun restarts."""
     ranks = ("--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--no-python")
-    typed = (sys.executable, "-m", "perf_tests", "run", *suite(storage, OF_MODELS, *arguments)[4:])
-    command = (sys.executable, "-m", "torch.distributed.run", *ranks, *typed)
+    typed = (forked_python(), "-m", "perf_tests", "run", *suite(storage, OF_MODELS, *arguments)[4:])
+    command = (forked_python(), "-m", "torch.distributed.run", *ranks, *typed)
     return finish(start_command(command, ROOT, ROOT, **planted), storage)
 
 

@@ -264,6 +264,7 @@ def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
     assert is_shortened([line for line in shown if "model/" not in line], said)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_the_changed_line_beside_it_is_one_that_the_gate_names(clone: Path) -> None:
     """Both sides run on fake tensors, in a process each."""
     REAL_SLOWDOWNS["float64-softmax"].change(clone)

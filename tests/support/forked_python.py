@@ -117,7 +117,10 @@ class Server:
 
 def run(request: dict[str, Any], descriptors: list[int]) -> None:
     """Run as the Python that was asked for: raises and exits as its program does."""
-    os.setpgid(0, request["process_group"])
+    if request["session"] == os.getsid(0):
+        os.setpgid(0, request["process_group"])
+    else:  # no process can join the group of another session
+        os.setsid()
     put_in_place(descriptors, request["descriptors"])
     os.environ.clear()
     os.environ.update(request["environment"])

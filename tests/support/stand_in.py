@@ -23,6 +23,7 @@ def main() -> NoReturn:
         "executable": sys.argv[0],
         "folder": os.getcwd(),
         "process_group": os.getpgrp(),
+        "session": os.getsid(0),
     }
     socket.send_fds(connection, [b"."], descriptors)
     connection.sendall(json.dumps(request).encode() + b"\n")
