@@ -48,7 +48,7 @@ class Command:
 
 
 COLLECT = "pytest perf_tests -p no:cacheprovider --collect-only -q --device cpu"
-BEFORE, AFTER, HISTORY = "{in}/before.json", "{in}/after.json", "{in}/history"
+BEFORE, AFTER, HISTORY = "{in}/before.json.xz", "{in}/after.json.xz", "{in}/history"
 SOME_COLUMNS = (
     "id,phase,size,precision,attention,median_seconds,median_high_seconds,kernel_launches,bound,flags,outcome"
 )
