@@ -202,9 +202,12 @@ def run_gate(run: GateRun, watch: GateProgress, compare: Compare | None = None) 
         if run.plan.against.compiles:
             add_compile_rows(run)
         run.result = _measure_and_judge(run, trees, watch)
-        if run.result.verdict == RunVerdict.CONTAMINATED and run.seconds_left > run.plan.seconds / 2:
-            run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
-            run.result = _measure_and_judge(run, trees, watch)
+        if run.result.verdict == RunVerdict.CONTAMINATED:
+            if run.seconds_left > run.plan.seconds / 2:
+                run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
+                run.result = _measure_and_judge(run, trees, watch)
+            else:
+                run.notes.append("It is not repeated, because less than half of the minutes is left (--gate-minutes).")
         if run.plan.python_of_base is None:  # of two builds every operation may differ
             other = run.plan.against.other_option
             values = {} if other is None else {other.axis: other.value}

@@ -174,10 +174,17 @@ def test_what_is_the_same_program_is_not_compiled_either(project: Path) -> None:
     assert same == {PHASES["backward"], *OF_COMPILING}
 
 
-def test_a_run_whose_sentinels_moved_is_measured_again_and_then_refused(project: Path) -> None:
+def test_a_run_whose_sentinels_moved_is_measured_again_while_there_is_time_and_then_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, result = gated(project, {}, {"sentinel_seconds": 0.003})
     assert (len(run.paths), result.verdict) == (2, RunVerdict.CONTAMINATED)
     assert f"its samples: {run.paths[0]}." in " ".join(run.notes)
+    left = iter([300.0, 149.0])
+    monkeypatch.setattr(GateRun, "seconds_left", property(lambda run: next(left)))
+    run, result = gated(project, {"again": True}, {"sentinel_seconds": 0.003})
+    assert (len(run.paths), result.verdict) == (1, RunVerdict.CONTAMINATED)
+    assert "less than half of the minutes is left" in " ".join(run.notes)
 
 
 ONE, *OTHERS = CASES
