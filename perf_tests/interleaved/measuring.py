@@ -218,6 +218,7 @@ class GateProgress:
     terminal: pytest.TerminalReporter | Printed | None
     line: Line | None
     screen_pairs: int
+    most_fresh_pairs: int
     seconds: float
     """The run's budget."""
     seconds_left: Callable[[], float] = lambda: math.inf
@@ -238,7 +239,8 @@ class GateProgress:
         self._left_at_pair, self._left_at_case, self._cases = left, -math.inf, cases
         self._prefix = f"launch pair {pair + 1} of {self.screen_pairs}"
         if stage == 2:
-            self._prefix = f"launch pair {pair + 1 - self.screen_pairs} of the undecided cases"
+            fresh = pair + 1 - self.screen_pairs
+            self._prefix = f"fresh launch pair {fresh} of at most {self.most_fresh_pairs} to decide the rest"
         now = time.monotonic()
         if self.line is None and now - self._last_line >= self.seconds_between_lines:
             self._last_line, seconds = now, now - self._start

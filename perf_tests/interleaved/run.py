@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from perf_tests_suite.perf_tests.bench.options import Against
 from perf_tests_suite.perf_tests.bench.worker_plugin import sent
 from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError, WorkerProcess, last_error_line
 from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.options import GROUPS
 from perf_tests_suite.perf_tests.cases.settings import Settings
 from perf_tests_suite.perf_tests.gate.accepted import FILE_NAME, effective, read_accepted, read_accepted_of_base
 from perf_tests_suite.perf_tests.gate.samples import (
@@ -82,7 +83,7 @@ from perf_tests_suite.perf_tests.records.columns import case_name
 from perf_tests_suite.perf_tests.records.record import Json, how_many, some_of
 from perf_tests_suite.perf_tests.records.store import identity_difference
 from perf_tests_suite.perf_tests.user_code.git import run_git
-from perf_tests_suite.perf_tests.user_code.named import SUITE, Repository
+from perf_tests_suite.perf_tests.user_code.named import SUITE, Repository, program
 
 IDLE_SECONDS_LIMIT = 0.002
 """CPU time per turn that a waiting side may use: ten times what its messages need, less than spinning threads use."""
@@ -174,6 +175,8 @@ class GateRun:
     """What torch.compile makes of tests of the user's on both sides."""
     what_changed: list[str] = field(default_factory=list)
     """Lines on the program of the worst cases that failed."""
+    explained: list[str] = field(default_factory=list)
+    """The failed cases that these lines are of, the worst first."""
     how_long: Callable[[Sequence[str]], str] | None = None
     """Says how long it takes to measure these cases."""
     _start: float = field(default_factory=time.monotonic)
@@ -208,11 +211,7 @@ def run_gate(run: GateRun, watch: GateProgress, compare: Compare | None = None) 
                 run.result = _measure_and_judge(run, trees, watch)
             else:
                 run.notes.append("It is not repeated, because less than half of the minutes is left (--gate-minutes).")
-        if run.plan.python_of_base is None:  # of two builds every operation may differ
-            other = run.plan.against.other_option
-            values = {} if other is None else {other.axis: other.value}
-            ours = {name: case for name, case in run.plan.cases.items() if isinstance(case, Case)}
-            run.what_changed = what_changed(run.result, ours, values, trees, run.compiled)
+        tell_what_changed(run, run.result, trees)
 
 
 def add_compile_rows(run: GateRun) -> None:
@@ -289,11 +288,7 @@ def comparison_sentence(why_measured: Mapping[str, str]) -> str:
     (reason, count), *others = reasons.most_common()
     more = f"; {how_many(measured - count, 'case')} for {how_many(len(others), 'other reason')}" if others else ""
     rest = f"{how_many(count, 'case')}: {reason}{more}."
-    return (
-        f"{same} Measured: {rest}"
-        if measured < len(why_measured)
-        else f"No case runs the same program on both sides. {rest}"
-    )
+    return f"{same} Measured: {rest}" if measured < len(why_measured) else f"All are measured. {rest}"
 
 
 def why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
@@ -458,8 +453,11 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
         if pair and time.monotonic() - start + measuring.expected_seconds(step.stage, cases) > seconds:
             return "budget"
         if not pair and (failed := failed_cases(samples, plan.rules)):
+            tell_what_changed(run, conclude(samples, plan.rules), measuring.trees)
             more = some_of([case_name(case) for case in plan.cases if case in failed])
-            measuring.watch.say(f"{Verdict.MORE}: counters of {more} rose, so this fails; Ctrl-C ends it, -x at once.")
+            by = "".join(f": {line.strip()}" for line in run.what_changed[1:2])
+            ends = "The gate fails already: Ctrl-C ends it here, with -x it would have ended"
+            measuring.watch.say(f"{Verdict.MORE}: counters of {more} rose{by}. {ends}.")
         if not pair and run.how_long is not None:
             measuring.watch.say(run.how_long(cases))
         by_model = groupby(cases, key=lambda case_id: plan.cases[case_id].built_from)
@@ -605,21 +603,49 @@ MOST_CASES, MOST_ROWS = 3, 3
 """Cases, and rows of each, that are told, worst first."""
 
 
+def tell_what_changed(run: GateRun, result: GateResult, trees: Trees) -> None:
+    """Keep with `run` what a change did to its cases that fail so far; of the same cases as before it is known."""
+    plan = run.plan
+    ours = {name: case for name, case in plan.cases.items() if isinstance(case, Case)}
+    names = [name for name in worst_first(result) if name in ours or name in run.compiled]
+    if names != run.explained and plan.python_of_base is None:  # of two builds every operation may differ
+        other = plan.against.other_option
+        values = {} if other is None else {other.axis: other.value}
+        run.what_changed, run.explained = what_changed(names, ours, values, trees, run.compiled), names
+        if left := names[MOST_CASES:]:
+            typed = f"; to see one: {_diff_command(plan, left[0])}" if ours else "."
+            run.what_changed.append(f"{how_many(len(left), 'case')} more{typed}")
+
+
+def _diff_command(plan: GatePlan, case: str) -> str:
+    """Return what to type to see what changed in a case, by those of the gate's options that say what is measured."""
+    measured, typed = {option.name for option in GROUPS["what is measured"]}, shlex.split(plan.options)
+    kept = [plan.base.short_hash if plan.base else "HEAD", "--case", case_name(case)]
+    for word, value in pairwise([*typed, ""]):
+        if word.partition("=")[0] in measured:
+            kept += [word] if "=" in word else [word, value]
+    return f"{program()} diff {shlex.join(kept)}"
+
+
+def worst_first(result: GateResult) -> list[str]:
+    """The cases that are SLOWER, the slowest first, then those that are MORE."""
+    slower = [row for row in result.cases if row.verdict == Verdict.SLOWER and row.effect is not None]
+    slower.sort(key=lambda row: -row.effect.effect if row.effect else 0.0)
+    risen = [row.id for row in result.exact if row.verdict == Verdict.MORE]
+    return [*dict.fromkeys((*(row.id for row in slower), *risen))]
+
+
 def what_changed(
-    result: GateResult,
+    names: Sequence[str],
     cases: Mapping[str, Case],
     other: Mapping[str, str],
     trees: Trees,
     known: Mapping[str, CompiledDifference],
 ) -> list[str]:
-    """The worst lines of the program of the cases that are SLOWER or MORE; empty where none is.
+    """Return the worst lines of the program of the first of these cases, which fail; empty without any.
 
     `other` are base's values on the axes that differ on purpose, `known` what differs in tests of the user's.
     """
-    slower = [row for row in result.cases if row.verdict == Verdict.SLOWER and row.effect is not None]
-    slower.sort(key=lambda row: -row.effect.effect if row.effect else 0.0)
-    risen = [row.id for row in result.exact if row.verdict == Verdict.MORE]
-    names = [name for name in dict.fromkeys((*(row.id for row in slower), *risen)) if name in cases or name in known]
     if not names:
         return []
     base, head = (side_in(tree, trees.repository) for tree in (trees.base, trees.head))
@@ -633,10 +659,7 @@ def what_changed(
         alike.setdefault(tuple(_difference_lines(found)), []).append(case_name(name))
     for told, of in alike.items():
         lines += [f"What changed in {', '.join(of)}:", *(f"  {line}" for line in told)]
-    left = names[MOST_CASES:]
-    typed = f"`perf-tests diff BASE --case '{case_name(left[0])}'` and the model's options" if left else ""
-    more = [f"{how_many(len(left), 'case')} more{'' if known else f'; to see one: {typed}'}."] if left else []
-    return lines + more
+    return lines
 
 
 def side_in(tree: Path, repository: Repository) -> SideToRun:

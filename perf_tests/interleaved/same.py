@@ -143,7 +143,8 @@ def _why_runs_otherwise(name: str, base: ObservedTree, head: ObservedTree) -> st
             return f"{name} is not loaded as it is written, and differs"
     preloaded = {*base.seen.preloaded} & {*head.seen.preloaded}
     found = difference(base.source(name), head.source(name), base.names | head.names, preloaded)
-    return found and (f"{name} differs" if found == "module" else f"{name}: {found} differs")
+    function = found and re.sub(r"\.<\w+>", "", found)  # a comprehension, or a function inside, by the one around it
+    return found and (f"{name} differs" if found == "module" else f"{name}: {function} differs")
 
 
 def _why_seen_otherwise(base: ObservedTree, head: ObservedTree) -> str | None:

@@ -244,6 +244,8 @@ def _undecided_sentences(result: GateResult, header: Json, rules: Rules) -> list
         said += f"; the {most} fresh launch pairs of the longest run may be too few, on a quieter machine fewer decide"
     alone = undecided[1:] == []
     minutes = row.minutes_needed if alone else result.minutes_needed
+    if not any(result.pairs) and any(one.is_failure for one in (*result.cases, *result.exact)):
+        minutes = None  # a failure ended it, as -x asks, before anything says how long a pair takes
     return [f"{Verdict.UNDECIDED}: {said}. To decide: {reproduce_command(row.id if alone else '', header, minutes)}"]
 
 
@@ -280,6 +282,7 @@ def reproduce_command(case_id: str, header: Json, minutes: float | None = None) 
     minutes as it needs.
     """
     typed = header.get("options") or f"--against {base_revision(header)}"
+    typed = re.sub(r"(?:^| )(?:-x|--exitfirst|--maxfail[= ]\d+)(?= |$)", "", typed).strip()  # which end it undecided
     if minutes is not None:
         typed = f"{re.sub(r'--gate-minutes[= ][^ ]+ ?', '', typed)} --gate-minutes {math.ceil(minutes)}"
     if tests := header.get("tests"):
@@ -306,8 +309,12 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
     ok = f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
     if not any(result.pairs):
         known = {Verdict.SAME, Verdict.MORE}
-        why = " (what is SAME or MORE needs no timing)" if {row.verdict for row in result.cases} <= known else ""
-        lines = [f"{header['base']['label']} against {header['head']['label']}: no launch pair was measured{why}."]
+        why = (
+            f": {Verdict.SAME} and {Verdict.MORE} need no timing"
+            if {row.verdict for row in result.cases} <= known
+            else ""
+        )
+        lines = [f"{header['base']['label']} against {header['head']['label']}: nothing was timed{why}."]
     else:
         clock, shift = result.clock, result.suite
         spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
@@ -315,10 +322,11 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
             spreads = "too few launch pairs to estimate their scatter"
         elif clock.cpu_spread is not None:
             spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
-        of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "more pair")
+        of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "fresh pair")
         lines = [
-            f"{header['base']['label']} against {header['head']['label']}: up to {of_all} a case, {fresh} of those "
-            f"that these left undecided; verdicts use {CLOCKS[clock.clock]}: {spreads}."
+            f"{header['base']['label']} against {header['head']['label']}: {of_all} a case at most"
+            f"{f', then {fresh} for what these left open' if result.pairs[1] else ''}; verdicts use "
+            f"{CLOCKS[clock.clock]}: {spreads}."
         ]
         if clock.guards:
             lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]

@@ -179,7 +179,7 @@ def _memory(cells: Sequence[CaseRow], name: str, title: str, alone: bool) -> Tab
         if cell.outcome:
             entries.append((cell, f"{_column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
     is_measured = any(cell.number("peak_allocated_bytes") is not None for cell in cells)
-    how = "in the measured rounds" if is_measured else "predicted, as none is measured here"
+    how = "in the measured rounds" if is_measured else "predicted (--memory measures it)"
     return _table(name, title, cells, entries, f"peak of allocated bytes {how}, 1 {unit} = {divisor:,} bytes")
 
 

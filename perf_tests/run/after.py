@@ -110,8 +110,11 @@ def finish(session: pytest.Session) -> None:
         if saving.json_path is not None:
             write_whole(saving.json_path, encoded(record))
             run.notes.append(f"Wrote {saving.json_path}.")
+        is_first = not any(saving.storage.glob("*/[0-9]*_*.json*"))
         path, earlier = measuring.save(record, saving.storage, name), measuring.saved
-        run.notes.append(f"Saved {path}." if earlier is None else f"{path} held this run already; removed its journal.")
+        ignored = " Let git ignore .benchmarks/*-CPython-*/ and .benchmarks/gate/." if is_first else ""
+        held = f"{path} held this run already; removed its journal."
+        run.notes.append(f"Saved {path}.{ignored}" if earlier is None else held)
         if suite.peers is not None:  # a rank that dies from here on must not make torchrun measure a second record
             suite.peers.end_for_good()
     except OSError as error:

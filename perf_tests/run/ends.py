@@ -342,7 +342,7 @@ def eta(predicted: Mapping[str, float], device: Device) -> str:
     """Say `28 cases, about 3 min`, at the last run's pace."""
     ratio, seconds = kept_ratio(device), expected_seconds(predicted, device)
     words = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1.0):.0f} s"
-    basis = "" if ratio else " (rough: first run on this machine)"
+    basis = "" if ratio else " (rough: a first run here also measures ceilings)"
     return f"{how_many(len(predicted), 'case')}, about {words}{basis}"
 
 

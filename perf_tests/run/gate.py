@@ -54,8 +54,8 @@ from perf_tests_suite.perf_tests.run.ends import kept_ratio, predicted_seconds, 
 from perf_tests_suite.perf_tests.user_code.git import run_git
 from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, program
 
-SECONDS_BETWEEN_LINES = 300.0
-"""Wait between lines of progress in a log: some end a job that is silent for long."""
+SECONDS_BETWEEN_LINES = 60.0
+"""Wait between lines of progress in a log: who waits sees that it goes on, and no job is ended for silence."""
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
@@ -115,6 +115,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         terminal,
         output if isinstance(output, Line) else None,  # None where nobody watches
         plan.rules.screen_pairs,
+        plan.rules.confirm_looks[-1],
         plan.seconds,
         lambda: limit.seconds_left,
         0.0 if config.option.verbose > 0 else SECONDS_BETWEEN_LINES,

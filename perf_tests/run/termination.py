@@ -117,6 +117,15 @@ class Termination:
     came: signal.Signals | None = None
     _waits: bool = False
 
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Return a context, outside of pytest, that the first signal ends."""
+        _install(self.note)
+        try:
+            yield
+        finally:
+            _install(None)
+
     def note(self, number: int, frame: FrameType | None) -> None:
         if self.came is None:
             self.came = signal.Signals(number)

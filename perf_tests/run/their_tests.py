@@ -31,6 +31,7 @@ from perf_tests_suite.perf_tests.interleaved.their_tests import compare_tests
 from perf_tests_suite.perf_tests.records.format import has_colours, painted, printable
 from perf_tests_suite.perf_tests.run.bisection import tell
 from perf_tests_suite.perf_tests.run.gate import SECONDS_BETWEEN_LINES, ending_lines, finish
+from perf_tests_suite.perf_tests.run.termination import TerminatedError, Termination
 from perf_tests_suite.perf_tests.user_code.named import Repository, repository_around
 
 NOT_RUN = 4
@@ -42,6 +43,7 @@ def gate_their_tests(tests: Sequence[str], words: Sequence[str], rules: Rules | 
 
     `words` are the gate's options, and what else is for their pytest.
     """
+    termination, run = Termination(), None
     try:
         typed, others = _sorted(words)
         run = GateRun(_plan(tests, typed, others, shlex.join(words), rules or Rules()))
@@ -49,17 +51,23 @@ def gate_their_tests(tests: Sequence[str], words: Sequence[str], rules: Rules | 
             Printed(),
             None,
             run.plan.rules.screen_pairs,
+            run.plan.rules.confirm_looks[-1],
             run.plan.seconds,
             lambda: 60 * typed.time_limit - seconds_since_process_start(),
             0.0 if typed.verbose else SECONDS_BETWEEN_LINES,
         )
-        with alone() if run.plan.seconds else nullcontext():
+        with termination.heeded(), alone() if run.plan.seconds else nullcontext():
             run_gate(run, watch, compare_tests)
     except (BesideAnotherError, OtherPythonError, TreeError, UnmeasurableError, ValueError) as error:
         if isinstance(error, UnmeasurableError):
             tell(SKIPPED_COMMIT)
         print(f"ERROR: {printable(str(error))}", file=sys.stderr)
         return NOT_RUN
+    except TerminatedError:
+        assert run is not None
+        assert termination.came is not None
+        print("\n".join(ending_lines(run, typed.verbose)), flush=True)
+        return 128 + termination.came  # as a shell shows it
     code = finish(run)
     print("\n".join(painted(line, has_colours()) for line in ending_lines(run, typed.verbose)))
     return code

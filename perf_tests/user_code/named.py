@@ -211,7 +211,8 @@ def load(text: str, copy: str = "") -> Any:
         closest = sorted(get_close_matches(name, offered, MOST_OFFERED, cutoff=0.0))
         more = f" and {len(offered) - len(closest)} more" if len(offered) > len(closest) else ""
         has = ", ".join(closest) or "no function and no class of its own"
-        raise AttributeError(f"{place} has no {name!r}; it has {has}{more}")
+        hint = "; write build(config), which returns your model (docs/your-own.md)" if name == "build" else ""
+        raise AttributeError(f"{place} has no {name!r}; it has {has}{more}{hint}")
     return getattr(module, name)
 
 

@@ -193,7 +193,9 @@ def test_c_code_that_does_not_return_ends_the_process_with_the_outcome_in_the_jo
 def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     words = {0.5: "1 s", 89.0: "89 s", 90.0: "2 min", 150.0: "2 min"}
     first = [eta({"a": seconds}, DEVICE) for seconds in words]
-    assert first == [f"1 case, about {said} (rough: first run on this machine)" for said in words.values()]
+    assert first == [
+        f"1 case, about {said} (rough: a first run here also measures ceilings)" for said in words.values()
+    ]
     keep_ratio(DEVICE, measured_seconds=300.0, predicted=60.0)
     next_one = [eta({"a": seconds / 10, "b": seconds / 10}, DEVICE) for seconds in words]
     assert next_one == [f"2 cases, about {said}" for said in words.values()]

@@ -82,7 +82,7 @@ def test_a_run_says_how_many_cases_run_the_same_program_and_why_the_others_were_
     loud, folded = markdown(found, HEADER, RULES).split("<details>", 1)
     assert ("| SAME |" in loud, "SAME" in folded) == (False, True)
     untimed = result(same, [], verdict=RunVerdict.PASSED, pairs=(0, 0))
-    assert said(untimed, ": no launch pair was measured (what is SAME or MORE needs no timing).")
+    assert said(untimed, ": nothing was timed: SAME and MORE need no timing.")
     rows_as_json = json.loads(screens.as_json(found, HEADER, RULES))["cases"]
     assert [(row["verdict"], row["why_measured"], row["is_failure"]) for row in rows_as_json][:2] == [
         ("SAME", "", False), ("OK", why[0], False),
@@ -206,6 +206,14 @@ def test_a_printed_command_runs_in_the_folder_where_it_is_read(tmp_path: Path, m
     assert said(many, "UNDECIDED: ", header).endswith(f" To decide: {command}")
 
 
+@pytest.mark.parametrize("typed", ["-x --size tiny --against main", "--size tiny --against main --maxfail=1"])
+def test_what_a_failure_left_unmeasured_is_not_decided_by_what_ends_at_a_failure(typed: str) -> None:
+    rows = [replace(NOISY, effect=None, minutes_needed=630.0)]
+    found = result(rows, [counted(0, "kernel_launches", 7, 8)], pairs=(0, 0))
+    sentence = said(found, "UNDECIDED: ", HEADER | {"options": typed})
+    assert sentence.endswith(f" '{ID.format(3)}' --size tiny --against main"), "nobody knows how many minutes it takes"
+
+
 def test_a_case_whose_counters_rose_is_not_ok_alone_and_the_last_line_counts_such_cases() -> None:
     exact = [counted(number, name, 7, 8) for number in (10, 11) for name in ("kernel_launches", "host_reads")]
     found = result([*OK, NOISY], exact)
@@ -233,7 +241,7 @@ def test_cases_without_figures_say_why_once_for_each_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, ["up to 6 launch pairs a case, 10 more pairs of those", "pairs scatter by 1.0% in wall time",
+        ({}, ["6 launch pairs a case at most, then 10 fresh pairs for what these left open", "pairs scatter by 1.0% in wall time",
               "All cases together: head takes +0.2% (-0.1% to +0.5% at 95 %).",
               "This run would find a slowdown of 2.0% in four of five tries (80 % power)."]),
         ({"clock": ClockDecision("cpu", 0.05, 0.01)}, ["and by 1.0% in CPU time", "Wall time is checked too"]),

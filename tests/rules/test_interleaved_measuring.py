@@ -287,7 +287,7 @@ def test_rounds_are_measured_by_their_length(tmp_path: Path, name: str) -> None:
 
 def test_who_watches_sees_pair_case_and_time_left_and_a_log_has_a_line_for_each_pair() -> None:
     for line, terminal in ((Mock(), Mock()), (None, Mock())):
-        watch = module.GateProgress(terminal, line, screen_pairs=6, seconds=900)
+        watch = module.GateProgress(terminal, line, screen_pairs=6, most_fresh_pairs=36, seconds=900)
         watch.pair_begins(1, 1, 30)
         watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
         watch.pair_begins(2, 8, 1)
@@ -298,5 +298,5 @@ def test_who_watches_sees_pair_case_and_time_left_and_a_log_has_a_line_for_each_
             assert (last, terminal.mock_calls) == ("", [])
     assert [call.args[0] for call in terminal.write_line.call_args_list] == [
         "launch pair 2 of 6: 30 cases, 0 s so far",
-        "launch pair 3 of the undecided cases: 1 case, 0 s so far",
+        "fresh launch pair 3 of at most 36 to decide the rest: 1 case, 0 s so far",
     ]

@@ -40,7 +40,7 @@ def plugin(
     run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}
     rows, clock = [*([row] if row else []), *more], ClockDecision("wall", 0.01, None)
     run.result = GateResult(verdict, "it is so", rows, [*risen], None, None, {}, clock, None, (6, 10))
-    return GateScreen(run, GateProgress(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
+    return GateScreen(run, GateProgress(None, None, 3, 36, 300), {} if row else {CASE_ID: "would not fit: too large"})
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from perf_tests_suite.perf_tests.hardware.datasheets import (
 from perf_tests_suite.perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
 from perf_tests_suite.perf_tests.history.series import LEAST_LAUNCHES, SMALLEST_STEP
 from perf_tests_suite.perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
-from perf_tests_suite.perf_tests.interleaved.run import what_changed
+from perf_tests_suite.perf_tests.interleaved.run import what_changed, worst_first
 from perf_tests_suite.perf_tests.interleaved.sides import find_commit, planted
 from perf_tests_suite.perf_tests.predict.calibration import CALIBRATED_IN_RANGE
 from perf_tests_suite.perf_tests.predict.machine import MOST_OTHER_CORES
@@ -272,7 +272,7 @@ def test_the_changed_line_beside_it_is_one_that_the_gate_names(clone: Path) -> N
     result = conclude(samples, rules_from_settings(samples.header["settings"]))
     cases = {row.id: attention_case(head_dim=int(row.id.partition("[d")[2][:2])) for row in result.cases}
     with planted(Repository(clone, folder=clone), find_commit(clone, "main")) as trees:
-        named_by_gate = what_changed(result, cases, {}, trees, {})
+        named_by_gate = what_changed(worst_first(result), cases, {}, trees, {})
     shown = [line for line in output(block(README, "gate")) if "model/" in line]
     assert len(shown) == 1
     assert set(shown) <= set(named_by_gate)

@@ -1,6 +1,8 @@
 """Anybody's pytest-benchmark tests gated as they stand: real workers, in a repository with its own configuration."""
 
+import os
 import re
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,9 @@ import pytest
 
 from perf_tests_suite.perf_tests.gate.samples import GateSamples, Rules, read_samples, rules_from_settings
 from perf_tests_suite.perf_tests.gate.verdicts import GateResult, conclude
+from perf_tests_suite.perf_tests.interleaved.measuring import Measuring
 from perf_tests_suite.perf_tests.interleaved.run import GateRun, PairCost
+from perf_tests_suite.perf_tests.run import termination
 from perf_tests_suite.perf_tests.run.their_tests import gate_their_tests
 from tests.support.git_repository import commit, git
 from tests.support.same_programs import write
@@ -421,6 +425,22 @@ def test_minutes_that_end_leave_undecided_what_was_not_measured(
     assert (ended.samples.end, ended.samples.measurements) == ("budget", [])
     assert {row.why_measured.partition(" ")[2][:24] for row in ended.result.cases} == {"could not run each once:"}
     assert "The minutes ended in launch pair 1; what it had measured by then is kept." in ended.output
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_gate_with_what_judges_its_samples(
+    theirs: Path, gated: Gate, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    write(theirs, {"src/lib/__init__.py": LIBRARY.replace("x * x", "x**2")})
+    before = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    monkeypatch.setattr(termination, "_BEFORE", before)
+    monkeypatch.setattr(Measuring, "measure_pair", lambda *_: os.kill(os.getpid(), number))
+    ended = gated(minutes=1)
+    assert (ended.code, ended.samples.end) == (code, "interrupted"), ended.errors
+    assert "No verdict: the run did not finish." in ended.output
+    assert f"replay {os.path.relpath(ended.paths[-1])}" in ended.output
+    left = [path.name for path in (theirs.parent / "tmp").iterdir() if path.is_dir()]
+    assert left == [], "no tree stays"
 
 
 def test_a_conftest_that_fails_on_base_leaves_nothing_to_compare(theirs: Path, gated: Gate) -> None:
