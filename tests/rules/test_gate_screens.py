@@ -241,7 +241,8 @@ def test_cases_without_figures_say_why_once_for_each_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, ["6 launch pairs a case at most, then 10 fresh pairs for what these left open", "pairs scatter by 1.0% in wall time",
+        ({}, ["6 launch pairs a case at most, then 10 fresh pairs for what these left open",
+              "pairs scatter by 1.0% in wall time",
               "All cases together: head takes +0.2% (-0.1% to +0.5% at 95 %).",
               "This run would find a slowdown of 2.0% in four of five tries (80 % power)."]),
         ({"clock": ClockDecision("cpu", 0.05, 0.01)}, ["and by 1.0% in CPU time", "Wall time is checked too"]),
