@@ -244,7 +244,7 @@ def _undecided_sentences(result: GateResult, header: Json, rules: Rules) -> list
         said += f"; the {most} fresh launch pairs of the longest run may be too few, on a quieter machine fewer decide"
     alone = undecided[1:] == []
     minutes = row.minutes_needed if alone else result.minutes_needed
-    if not any(result.pairs) and any(one.is_failure for one in (*result.cases, *result.exact)):
+    if not any(result.pairs) and any(one.is_failure for one in result.exact):
         minutes = None  # a failure ended it, as -x asks, before anything says how long a pair takes
     return [f"{Verdict.UNDECIDED}: {said}. To decide: {reproduce_command(row.id if alone else '', header, minutes)}"]
 
@@ -308,12 +308,8 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
     slower = f"SLOWER: a slowdown above {rules.margin:.1%} is significant"
     ok = f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
     if not any(result.pairs):
-        known = {Verdict.SAME, Verdict.MORE}
-        why = (
-            f": {Verdict.SAME} and {Verdict.MORE} need no timing"
-            if {row.verdict for row in result.cases} <= known
-            else ""
-        )
+        is_known = {row.verdict for row in result.cases} <= {Verdict.SAME, Verdict.MORE}
+        why = f": {Verdict.SAME} and {Verdict.MORE} need no timing" if is_known else ""
         lines = [f"{header['base']['label']} against {header['head']['label']}: nothing was timed{why}."]
     else:
         clock, shift = result.clock, result.suite
