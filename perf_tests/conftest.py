@@ -14,6 +14,7 @@ from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.audit.rounds import RowFacts
 from perf_tests_suite.perf_tests.bench.checked_rounds import Draws
+from perf_tests_suite.perf_tests.bench.judged import JudgedInputs
 from perf_tests_suite.perf_tests.bench.loop import Measure, RowBuilder, TimedMeasure
 from perf_tests_suite.perf_tests.bench.models import AttentionInputs, Batch, ModelCache, free_leftovers
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome
@@ -115,7 +116,12 @@ def attend(case: AttentionCase, workbench: Workbench) -> Iterator[AttentionFunct
 
 
 @pytest.fixture
-def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
+def inputs(request: pytest.FixtureRequest, case: AttentionCase, workbench: Workbench) -> AttentionInputs:
+    """Values of the seed, or tensors that the judge fills before each round."""
+    suite = session_of(request.config)
+    is_timed = benchmark_of(request.node).extra_pass is None and suite.other_measure is None
+    if (judge := suite.judge) is not None and is_timed and not workbench.disabled:
+        return judge.case(request.node.nodeid, case, workbench.device, workbench.rounds(case)).inputs()
     generator = torch.Generator().manual_seed(workbench.settings.seed)
     device, dtype = workbench.device.torch_device, tensor_dtype(PRECISIONS[case.precision])
     q, k, v, gradient = (torch.randn(case.query_shape, generator=generator).to(device, dtype) for _ in range(4))
@@ -159,6 +165,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
     if isinstance(case, AttentionCase):
         given = request.getfixturevalue("inputs")
         measure.inputs = (given.q_BTK, given.k_BTK, given.v_BTK)
+        measure.judged = given.judged if isinstance(given, JudgedInputs) else None
     PRECISIONS[case.precision].apply()  # measuring ceilings leaves another mode
     yield measure
     for work, seconds in measure.spent_seconds.items():

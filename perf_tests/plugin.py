@@ -16,6 +16,7 @@ import pytest
 from perf_tests_suite.model.device import why_gpu_is_passed_over
 from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.perf_tests.audit.rounds import why_replaced
+from perf_tests_suite.perf_tests.bench.judged import start_judge, why_no_judge
 from perf_tests_suite.perf_tests.bench.options import read_against, take_over
 from perf_tests_suite.perf_tests.bench.outcomes import ImpossibleError, Outcome, SuspiciousError, outcome_of_error
 from perf_tests_suite.perf_tests.bench.recording import uncaptured
@@ -98,11 +99,18 @@ def pytest_configure(config: pytest.Config) -> None:
     typed = {name: config.getoption(name) for name in UNDER_TEST}
     if names_code(typed.values()):
         bind()
+    judge = None
+    if before.times_attention_of_the_users(config):
+        if why := why_no_judge():
+            raise pytest.UsageError(why)
+        judge = start_judge()
+        config.add_cleanup(judge.close)
     try:
         repository = repository_of(typed, config.invocation_params.dir, config.getoption("--bisect"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[SESSION] = suite = Session(repository, environment, put_back())  # finding a module runs its package
+    suite.judge = judge
     before.keep_selection(config)
     # Code of no repository is the user's too; a worker shares it, or not, before pytest begins.
     if repository.holds_suite and not (repository.outside or serves_a_side()):

@@ -622,6 +622,10 @@ class CheckedRounds:
             self._now.before = self._check.before()
 
     @property
+    def seed(self) -> int | None:
+        return None if self.draws is None else self.draws.seed
+
+    @property
     def keeps_this(self) -> bool:
         return self._now is not None
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ from perf_tests_suite.perf_tests.predict.expectation import MEASURED_AGAIN, Expe
 from perf_tests_suite.perf_tests.records.measured import Measured
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.user_code.guard import end_if_forked
+
+if TYPE_CHECKING:
+    from perf_tests_suite.perf_tests.bench.judged import JudgedCase, JudgedRounds
 
 UNCHECKED = "rounds of this phase, or shared by ranks, leave nothing that could be held to other values"
 """Why rounds of code of the user's may be recorded without a check."""
@@ -155,9 +158,11 @@ class TimedMeasure(Measure):
     """Tensors that the output of the target may not lie in."""
     draws: Draws | None = None
     """The draws of the inputs in each round; None where they stay, and nothing is checked."""
+    judged: "JudgedCase | None" = None
+    """The case before the judge, in a process of its own; None where rounds are checked here."""
     spent_seconds: dict[str, float] = field(default_factory=dict, init=False)
     """Warm-up and measured rounds with their set-ups, and first rounds that compiled, by `workbench.WORK`."""
-    _checked: CheckedRounds = field(init=False)
+    _checked: "CheckedRounds | JudgedRounds" = field(init=False)
     _loss_scales: list[float] = field(default_factory=list)
     _peaks: list[tuple[int | None, ...]] = field(default_factory=list)
     """Allocated, requested and reserved bytes up to each kept round, whose slices take some."""
@@ -177,7 +182,10 @@ class TimedMeasure(Measure):
             return
         if self.row.case.ranks:  # each has its share of the values alone
             rounds.check = None
-        self._checked = CheckedRounds(rounds, self.device, self.draws)
+        if self.judged is None:
+            self._checked = CheckedRounds(rounds, self.device, self.draws)
+        else:
+            self._checked = self.judged.rounds_of(rounds, self.clock)
         before = self._sentinel_seconds()
         facts = self._time(rounds, self.row.conditions)
         sentinels, replaced = [*before, *self._sentinel_seconds()], put_back()
@@ -196,7 +204,7 @@ class TimedMeasure(Measure):
             replaced=replaced,
             checked=checked,
             same_again=None if checked is None else checked["same_again"],
-            values_seed=None if self.draws is None or rounds.renew is None else self.draws.seed,
+            values_seed=None if rounds.renew is None else self._checked.seed,
             # After the last reading, because the round is not timed: its launches wait in the queue.
             device_busy_seconds=self._busy_seconds(rounds, has_slices=facts.recompiles is None),
         )
@@ -337,11 +345,11 @@ class TimedMeasure(Measure):
         numbers = count()
 
         def end_of_round() -> None:
-            self.health.end_of_round()
             if self._checked.keeps_this:
                 self._peaks.append(self.device.peaks())
                 self._checked.end()
                 self.device.start_peaks()
+            self.health.end_of_round()
 
         def set_up() -> None:
             number = next(numbers)

@@ -202,9 +202,13 @@ class AttentionInputs:
             fill_noise(one, generator)
         self._of_gradient[:] = [generator]
 
+    @property
+    def is_gradient_due(self) -> bool:
+        return bool(self._of_gradient)
+
     def renew_gradient(self) -> None:
         """Draw what a forward pass may not know, once it is done, if that is due."""
-        if self._of_gradient:
+        if self.is_gradient_due:
             fill_noise(self.gradient_BTK, self._of_gradient.pop())
 
 

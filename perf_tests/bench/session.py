@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perf_tests_suite.perf_tests.bench.judged import Judge
 from perf_tests_suite.perf_tests.bench.loop import Measure
 from perf_tests_suite.perf_tests.bench.options import Against, SavingOptions
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome
@@ -54,6 +55,9 @@ class Session:
     """Variables of this process before it ran any code of the user's."""
     replaced: list[str] = field(default_factory=list)
     """What was found replaced of clocks, judges and the suite before there was a workbench."""
+    judge: Judge | None = None
+    """The process that judges attention of the user's, started before any code of theirs ran; None without such code.
+    """
     saving: SavingOptions = field(init=False)
     """Set when pytest is configured."""
     settings: Settings = field(init=False)

@@ -47,6 +47,7 @@ class Clock:
         self.raw_seconds: list[float] = []
         self.wall_seconds: list[float] = []
         self.part_seconds: dict[str, list[float]] = {}
+        self.last_seconds = 0.0
         self.begin_round()
 
     def begin_round(self) -> None:
@@ -98,6 +99,7 @@ class Clock:
             self.part_seconds.setdefault(part, []).append(seconds)
             event, wall = event_mark, wall_mark
         self._is_running = False
+        self.last_seconds = wall_stop - self._wall_start
         return wall_stop
 
 

@@ -17,11 +17,12 @@ from perf_tests_suite.perf_tests.bench.outcomes import KILLED, RANK_DIED
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress, line_or_log
 from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import set_up
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
 from perf_tests_suite.perf_tests.cases.devices import facts_of_ranks
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.cases.options import PASSES, typed_or
 from perf_tests_suite.perf_tests.cases.selected import FAMILIES, is_inside, selectable_cases
-from perf_tests_suite.perf_tests.cases.settings import Settings, is_typed
+from perf_tests_suite.perf_tests.cases.settings import Settings, asks_for_ranks, is_typed
 from perf_tests_suite.perf_tests.hardware import machine
 from perf_tests_suite.perf_tests.hardware.device import why_less_is_known
 from perf_tests_suite.perf_tests.passes.extra_pass import pass_named
@@ -59,6 +60,7 @@ from perf_tests_suite.perf_tests.user_code.named import (
     as_typed_here,
     digest_of,
     loaded_below,
+    names_code,
     program,
     suite_files,
 )
@@ -106,6 +108,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     suite.workbench = workbench = set_up(settings, peers)
     device = workbench.device.torch_device
     workbench.replaced += suite.replaced
+    _judge_ready(suite, benchmarks, settings.seed if is_typed(config, "--seed") else None)
     workbench.replaced_by = load_attentions(cases)
     if not is_in_worker:  # a worker's run was checked where it began
         of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
@@ -189,6 +192,38 @@ def _open_run(
     elif option.resume:
         run.opening = ["No interrupted run of this machine to resume; this is a new run."]
     return quarantine(left, session, KILLED if suite.peers is None else RANK_DIED)
+
+
+def times_attention_of_the_users(config: pytest.Config) -> bool:
+    """Whether rounds of attention alone may be timed here, out of code of the user's; the gate does it in workers."""
+    option = config.option
+    if not names_code((option.attention,)) or option.collectonly or option.against or option.against_option:
+        return False
+    if option.benchmark_disable or option.benchmark_skip or option.nvtx or asks_for_ranks(config):
+        return False
+    return any(path in (HERE, *HERE.parents) or path.parent == HERE for path in typed_paths(config))
+
+
+def _judge_ready(suite: Session, benchmarks: list[pytest.Item], seed: int | None) -> None:
+    """Let the judge learn what handing over a round of each attention takes, before code of the user's is imported."""
+    judge, workbench = suite.judge, suite.workbench
+    if judge is None:
+        return
+    found = [benchmark_of(item) for item in benchmarks]
+    cases = [one.case for one in found if isinstance(one.case, AttentionCase) and one.extra_pass is None]
+    if not any(case.user_attention for case in cases):
+        suite.judge = None
+        judge.close()
+        return
+    if seed is not None:
+        judge.tell({"ask": "seed", "seed": seed})
+    device = workbench.device
+    with workbench.spending("counting"):
+        for case in {(one.query_shape, one.precision, one.phase): one for one in cases}.values():
+            fits = 2 * case.least_bytes < workbench.budget_bytes
+            if fits and case.why_unsupported(device.torch_device) is None:
+                judge.learn_cost(case, device, workbench.cache_flush(case))
+    judge.seal()
 
 
 def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:

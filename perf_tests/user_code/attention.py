@@ -102,6 +102,8 @@ class Arithmetic:
     out_roundoff: float
     smallest: float
     """The smallest subnormal of either."""
+    sum_factor: int = 1
+    """Times float32's roundoff by which a sum errs that tensor cores made elsewhere, where tensors are on the host."""
 
     @classmethod
     def of(cls, dtype: torch.dtype, is_tf32: bool = False) -> "Arithmetic":
@@ -139,7 +141,7 @@ def exact_and_bounds(
     What is not `wanted` of NAMES is empty.
     """
     u, u_out, smallest = arithmetic.stored_roundoff, arithmetic.out_roundoff, arithmetic.smallest
-    u_sum = U32 * (TENSOR_CORE if q.is_cuda else 1)
+    u_sum = U32 * (TENSOR_CORE if q.is_cuda else arithmetic.sum_factor)
     q, k, v, do = (x.double() for x in (q, k, v, do))
     tokens, width = k.shape[-2:]
     scale = 1 / math.sqrt(width)
@@ -206,7 +208,7 @@ def sums_and_bounds(q: Tensor, k: Tensor, v: Tensor, do: Tensor, arithmetic: Ari
     gap at most two scores. Output and dq are empty.
     """
     u, u_out, smallest = arithmetic.stored_roundoff, arithmetic.out_roundoff, arithmetic.smallest
-    u_sum = U32 * (TENSOR_CORE if q.is_cuda else 1)
+    u_sum = U32 * (TENSOR_CORE if q.is_cuda else arithmetic.sum_factor)
     q, k, v, do = (x.double() for x in (q, k, v, do))
     tokens, width = k.shape[-2:]
     scale = 1 / math.sqrt(width)

@@ -7,9 +7,10 @@ timing, then timed rounds of the benchmark itself at a small shape.
 import gc
 import os
 import pickle
+import socket
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,8 +25,10 @@ from perf_tests_suite.model.transformer import TransformerLM
 from perf_tests_suite.perf_tests import test_attention, test_backward, test_forward, test_full_step
 from perf_tests_suite.perf_tests.audit.rounds import why_replaced
 from perf_tests_suite.perf_tests.bench.checked_rounds import Draws, drawn_seed
+from perf_tests_suite.perf_tests.bench.judge import serve
+from perf_tests_suite.perf_tests.bench.judged import Judge, Link
 from perf_tests_suite.perf_tests.bench.loop import RowBuilder, TimedMeasure
-from perf_tests_suite.perf_tests.bench.models import AttentionInputs, Batch
+from perf_tests_suite.perf_tests.bench.models import Batch
 from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
 from perf_tests_suite.perf_tests.hardware.bound import bind, put_back, unbind
 from perf_tests_suite.perf_tests.hardware.clock import Clock
@@ -106,21 +109,21 @@ CHEATS = {
     "optimizer_without_moments": Cheat(8, "full_step"),
     "optimizer_of_one_tensor": Cheat(8, "optimizer"),
     # What reaches the judge itself, knows its values, or works outside of the clock.
-    "judge_by_chance": Cheat(4, refused=CLOCKS),
-    "judge_emptied": Cheat(4, refused=CLOCKS),
-    "judge_told_otherwise": Cheat(4, refused=CLOCKS),
+    "judge_by_chance": Cheat(4),
+    "judge_emptied": Cheat(4),
+    "judge_told_otherwise": Cheat(4),
     "judge_digest": Cheat(4),
     "judge_draws": Cheat(4),
     "judge_places": Cheat(4),
-    "judge_comparison": Cheat(4, refused=CLOCKS),
-    "judge_enumeration": Cheat(4, refused=CLOCKS),
-    "judge_in_a_frame": Cheat(2, why_recorded=REACHES),
-    "values_of_next_rounds": Cheat(1, why_recorded=REACHES),
+    "judge_comparison": Cheat(4),
+    "judge_enumeration": Cheat(4),
+    "judge_in_a_frame": Cheat(2),
+    "values_of_next_rounds": Cheat(1),
     "values_that_add_up": Cheat(6),
     "output_with_an_own_method": Cheat(5),
     "inputs_of_another_class": Cheat(4, precisions=("fp32",)),
-    "mode_left_on": Cheat(4, refused=CLOCKS),
-    "profile_before_the_clock": Cheat(5, why_recorded=REACHES),
+    "mode_left_on": Cheat(4),
+    "profile_before_the_clock": Cheat(5, refused=CLOCKS),
     "gradients_made_by_the_forward": Cheat(5, "attention_backward"),
     "clock_inside_the_bound_ones": Cheat(3, refused=CLOCKS),
     "optimizer_of_every_16th_weight": Cheat(8, "optimizer", why_recorded="one of 16 neighbours has moved"),
@@ -146,8 +149,14 @@ def refusal(
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     refused = BEFORE
     bind()
+    judge = None
     try:
-        play = _prepared(named, phase, precision, tokens, kind)
+        if kind not in ("model", "optimizer"):
+            judge = forked_judge()
+            case = attention_case(phase=phase, attention=named, precision=precision, sequence_length=tokens)
+            judge.learn_cost(case, CpuDevice(CPU), None)
+            judge.seal()
+        play = _prepared(named, phase, precision, tokens, kind, judge)
         if replaced := put_back():  # by its import
             return CLOCKS, why_replaced(replaced)
         os.environ["PYTEST_CURRENT_TEST"] = "a case"  # as pytest has it once a test runs
@@ -159,7 +168,24 @@ def refusal(
         return CLOCKS, str(error)
     finally:
         unbind()
+        if judge is not None:
+            judge.close()
     return None
+
+
+def forked_judge() -> Judge:
+    """Return one that is a fork of this process, before it imports what is judged; a fresh one imports for seconds."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    measuring = os.getpid()
+    if os.fork() == 0:
+        try:
+            ours.close()
+            unbind()
+            serve(Link(its), measuring)
+        finally:
+            os._exit(0)
+    its.close()
+    return Judge(Link(ours))
 
 
 class TimedBenchmark(LoopBenchmark):
@@ -189,9 +215,11 @@ def measure_of(case: Any) -> TimedMeasure:
     )
 
 
-def _prepared(named: str, phase: str, precision: str, tokens: int, kind: str) -> Callable[[], object]:
+def _prepared(
+    named: str, phase: str, precision: str, tokens: int, kind: str, judge: Judge | None
+) -> Callable[[], object]:
     """Check the code as a run does before its first case; returns the benchmark at this shape."""
-    if kind not in ("model", "optimizer"):
+    if judge is not None:
         case = attention_case(phase=phase, attention=named, precision=precision, sequence_length=tokens)
         function = attention_named(named).build()
         use = Use(case.head_dim, False, PRECISIONS[precision], CPU)
@@ -201,9 +229,9 @@ def _prepared(named: str, phase: str, precision: str, tokens: int, kind: str) ->
             with PRECISIONS[precision].autocast(CPU):
                 return function(q, k, v)
 
-        inputs = AttentionInputs(*(torch.randn(case.query_shape, requires_grad=letter != "g") for letter in "qkvg"))
+        judged = judge.case(named, case, CpuDevice(CPU), ROUNDS)
         benchmark = getattr(test_attention, f"test_{phase}")
-        return lambda: benchmark(case, attend, inputs, measure_of(case))
+        return lambda: benchmark(case, attend, judged.inputs(), replace(measure_of(case), judged=judged))
     config = TOY
     if kind == "model":
         model = build_model(UserModel(named), config)

@@ -9,9 +9,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 def is_kept(frame: FrameType | None) -> bool:
     while frame is not None:
-        measure = frame.f_locals.get("self")
-        if (judge := getattr(measure, "_checked", None)) is not None:
-            return bool(judge.keeps_this)
+        checked = getattr(frame.f_locals.get("self"), "_checked", None)
+        if checked is not None:
+            return getattr(checked, "_now", None) is not None
         frame = frame.f_back
     return True
 
