@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 JUDGE = "perf_tests_suite.perf_tests.bench.judge"
 _SO_TIMESTAMPNS = 35
-"""Of socket(7), which the module does not name; the kind of what it brings too."""
+"""The option of socket(7), and the kind of what it brings, which the module does not name."""
 COST_ROUNDS = 12
 """Rounds of the suite's own, by which the judge knows what handing over values and outputs takes."""
 
 
-class Link:
+class JudgeLink:
     """One end of the connection: a packet of JSON for each message, and at most one descriptor with it."""
 
     sent_at: float | None = None
-    """When the kernel took the last message that was received, by the time of day; None where it does not say."""
+    """The time of day at which the kernel took the last message that was received; None where it does not say."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -83,7 +83,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SharedLayout:
     """What is shared for a case: q, k, v and the output's gradient, then the output or the gradients of q, k and v."""
 
     shape: tuple[int, ...]
@@ -128,11 +128,12 @@ def start_judge() -> "Judge":
     # Neither the folder of this process nor its PYTHONPATH, which may hold the user's code, is the judge's.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     of_torch = (entry for entry in given if entry and (Path(entry) / "torch").is_dir())
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(IMPORTABLE), *of_torch))}
+    path = os.pathsep.join((str(IMPORTABLE), *of_torch))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", JUDGE, str(its.fileno())],
+            [sys.executable, "-m", JUDGE, str(its.fileno()), str(os.getpid())],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -140,14 +141,14 @@ def start_judge() -> "Judge":
             pass_fds=(its.fileno(),),
             process_group=0,  # Ctrl-C is for the suite
         )
-    return Judge(Link(ours), process)
+    return Judge(JudgeLink(ours), process)
 
 
 @dataclass
 class Judge:
     """The judge as this process sees it. Every method ends the run with a sentence where the judge has died."""
 
-    link: Link
+    link: JudgeLink
     process: subprocess.Popen[bytes] | None = None
     """None where another ends it."""
 
@@ -180,7 +181,7 @@ class Judge:
 
     def case(self, name: str, case: AttentionCase, device: Device, rounds: int) -> "JudgedCase":
         """Begin a case, of which memory for values and outputs is shared."""
-        layout = Layout(tuple(case.query_shape), case.precision, case.phase_row.has_backward)
+        layout = SharedLayout(tuple(case.query_shape), case.precision, case.phase_row.has_backward)
         on_gpu = device.torch_device.type != "cpu"
         asked = {"name": name, "rounds": rounds, "on_gpu": on_gpu, "cache": case.cache}
         answer, descriptor = self.ask({"ask": "case", "layout": vars(layout), **asked})
@@ -237,7 +238,7 @@ class JudgedCase:
     """A case's rounds, which the judge gives values and takes outputs of."""
 
     judge: Judge
-    layout: Layout
+    layout: SharedLayout
     shared: Sequence[Tensor]
     device: Device
     is_copied: bool
@@ -245,8 +246,8 @@ class JudgedCase:
     _own: "JudgedInputs | None" = None
     _next: Json = field(default_factory=dict)
 
-    def rounds_of(self, rounds: "Rounds", clock: Clock) -> "JudgedRounds":
-        return JudgedRounds(self, rounds, clock)
+    def rounds_of(self, rounds: "Rounds", clock: Clock, flush: CacheFlush | None = None) -> "JudgedRounds":
+        return JudgedRounds(self, rounds, clock, flush)
 
     @property
     def outputs(self) -> Sequence[Tensor]:
@@ -321,11 +322,12 @@ class JudgedInputs(AttentionInputs):
 
 @dataclass
 class JudgedRounds:
-    """In place of `CheckedRounds`, where the judge decides."""
+    """Rounds that the judge decides on; `CheckedRounds` decide on others."""
 
     case: JudgedCase
     rounds: "Rounds"
     clock: Clock
+    flush: CacheFlush | None = None
     keeps_this = True
     seed: int | None = None
 
@@ -343,12 +345,9 @@ class JudgedRounds:
     def finish(self, round_seconds: float) -> Json:
         """Return what the judge has checked; raises IncorrectError, SuspiciousError or AssertionError by its word."""
         answer, _ = self.case.judge.ask({"ask": "verdict"})
-        while "again" in answer:
+        while "again" in answer or "further" in answer:
             try:
-                self.case.take_values()
-                self.rounds.prepare()
-                self.rounds.run()
-                self.case.end(0.0, self.rounds.result)
+                self._run_one_more(answer.get("further"))
             except BaseException:
                 self.case.judge.tell({"ask": "nothing"})
                 raise
@@ -359,6 +358,19 @@ class JudgedRounds:
                 raise kind(answer[name])
         checked: Json = answer["checked"]
         return checked
+
+    def _run_one_more(self, position: int | None) -> None:
+        """Run a round on values that are there again, or of a further position."""
+        if position is None:
+            self.case.take_values()
+        else:
+            self.begin(position, is_measured=True)
+        self.rounds.prepare()
+        if self.flush is not None:
+            self.flush()
+        with self.clock.round():
+            self.rounds.run()
+        self.end()
 
 
 REFUSALS: dict[str, type[Exception]] = {

@@ -185,7 +185,7 @@ class TimedMeasure(Measure):
         if self.judged is None:
             self._checked = CheckedRounds(rounds, self.device, self.draws)
         else:
-            self._checked = self.judged.rounds_of(rounds, self.clock)
+            self._checked = self.judged.rounds_of(rounds, self.clock, self.flush)
         before = self._sentinel_seconds()
         facts = self._time(rounds, self.row.conditions)
         sentinels, replaced = [*before, *self._sentinel_seconds()], put_back()

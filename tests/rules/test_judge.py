@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from perf_tests_suite.perf_tests.bench import judged as module
 from perf_tests_suite.perf_tests.bench.judge import hidden_seconds, why_too_short
-from perf_tests_suite.perf_tests.bench.judged import Judge, JudgedCase, Link, why_no_judge
+from perf_tests_suite.perf_tests.bench.judged import Judge, JudgedCase, JudgeLink, why_no_judge
 from perf_tests_suite.perf_tests.bench.loop import Rounds
 from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
 from perf_tests_suite.perf_tests.hardware.clock import Clock
@@ -137,6 +137,37 @@ def test_rounds_that_claim_less_than_the_judge_sees_are_suspicious(judge: Judge)
         run_rounds(judge.case("short", FORWARD, DEVICE, 4), attend=slow, seconds=1e-6)
 
 
+@pytest.mark.parametrize("later_seconds, is_refused", [(0, False), (0.1, True)])
+def test_before_anybody_is_accused_further_rounds_are_looked_at(
+    later_seconds: float, is_refused: bool, judge: Judge
+) -> None:
+    """What is honest from then on, and slower than it claimed before, is refused."""
+    calls: list[int] = []
+
+    def disturbed_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) > 4:
+            compute(later_seconds)
+        return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    judged = judge.case(f"further {is_refused}", FORWARD, DEVICE, 4)
+    inputs, clock = judged.inputs(), Clock(DEVICE)
+    rounds = Rounds(lambda: disturbed_first(*inputs.all[:3]), renew=inputs.renew)
+    measured = judged.rounds_of(rounds, clock)
+    for position in range(4):
+        measured.begin(position, is_measured=True)
+        rounds.prepare()
+        compute(0.3)
+        rounds.run()
+        clock.last_seconds = 0.05
+        measured.end()
+    if is_refused:
+        with pytest.raises(SuspiciousError, match="outside of its time"):
+            measured.finish(0.0)
+    else:
+        assert measured.finish(0.0)["unchecked"] is None
+
+
 def test_a_case_is_judged_once_with_all_of_its_rounds_and_after_its_cost_is_known(judge: Judge) -> None:
     run_rounds(judge.case("once", FORWARD, DEVICE, 4))
     with pytest.raises(SuspiciousError, match="once was judged before"):
@@ -146,7 +177,7 @@ def test_a_case_is_judged_once_with_all_of_its_rounds_and_after_its_cost_is_know
     other = attention_case(phase="attention_forward", sequence_length=48)
     with pytest.raises(SuspiciousError, match="nothing is known of such rounds"):
         judge.case("other", other, DEVICE, 4)
-    assert judge.ask({"ask": "case", "name": "cost", "layout": vars(module.Layout((8, 48, 16), "fp32", False)),
+    assert judge.ask({"ask": "case", "name": "cost", "layout": vars(module.SharedLayout((8, 48, 16), "fp32", False)),
                       "rounds": 1, "on_gpu": False, "cache": None})[1] is None  # fmt: skip
 
 
@@ -169,7 +200,7 @@ def test_what_is_no_such_output_is_incorrect(result: object, words: str, judge: 
 
 def test_a_judge_that_dies_ends_the_run_and_a_closed_descriptor_is_an_error_of_the_case() -> None:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    judge = Judge(Link(ours))
+    judge = Judge(JudgeLink(ours))
     its.close()
     with pytest.raises(pytest.exit.Exception, match=r"judge .* has ended.*; finished cases are kept"):
         judge.ask({"ask": "values"})
@@ -181,7 +212,7 @@ def test_a_judge_that_dies_ends_the_run_and_a_closed_descriptor_is_an_error_of_t
 def test_a_system_without_shared_memory_is_told_and_what_is_shared_cannot_shrink(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = vars(module.Layout((8, 32, 16), "fp32", False))
+    layout = vars(module.SharedLayout((8, 32, 16), "fp32", False))
     asked = {"ask": "case", "name": "sealed", "layout": layout, "rounds": 1, "on_gpu": False, "cache": None}
     _, descriptor = judge.ask(asked)
     assert descriptor is not None

@@ -26,7 +26,7 @@ from perf_tests_suite.perf_tests import test_attention, test_backward, test_forw
 from perf_tests_suite.perf_tests.audit.rounds import why_replaced
 from perf_tests_suite.perf_tests.bench.checked_rounds import Draws, drawn_seed
 from perf_tests_suite.perf_tests.bench.judge import serve
-from perf_tests_suite.perf_tests.bench.judged import Judge, Link
+from perf_tests_suite.perf_tests.bench.judged import Judge, JudgeLink
 from perf_tests_suite.perf_tests.bench.loop import RowBuilder, TimedMeasure
 from perf_tests_suite.perf_tests.bench.models import Batch
 from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
@@ -181,11 +181,11 @@ def forked_judge() -> Judge:
         try:
             ours.close()
             unbind()
-            serve(Link(its), measuring)
+            serve(JudgeLink(its), measuring)
         finally:
             os._exit(0)
     its.close()
-    return Judge(Link(ours))
+    return Judge(JudgeLink(ours))
 
 
 class TimedBenchmark(LoopBenchmark):
