@@ -123,7 +123,7 @@ CHEATS = {
     "output_with_an_own_method": Cheat(5),
     "inputs_of_another_class": Cheat(4, precisions=("fp32",)),
     "mode_left_on": Cheat(4),
-    "profile_before_the_clock": Cheat(5, refused=CLOCKS),
+    "profile_before_the_clock": Cheat(5, refused=CLOCKS, tokens=1024),
     "gradients_made_by_the_forward": Cheat(5, "attention_backward"),
     "clock_inside_the_bound_ones": Cheat(3, refused=CLOCKS),
     "optimizer_of_every_16th_weight": Cheat(8, "optimizer", why_recorded="one of 16 neighbours has moved"),
