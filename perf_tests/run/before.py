@@ -18,7 +18,7 @@ from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progre
 from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import set_up
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
-from perf_tests_suite.perf_tests.cases.devices import facts_of_ranks
+from perf_tests_suite.perf_tests.cases.devices import facts_of_ranks, why_unsupported
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.cases.options import PASSES, typed_or
 from perf_tests_suite.perf_tests.cases.selected import FAMILIES, is_inside, selectable_cases
@@ -221,7 +221,7 @@ def _judge_ready(suite: Session, benchmarks: list[pytest.Item], seed: int | None
     with workbench.spending("counting"):
         for case in {(one.query_shape, one.precision, one.phase): one for one in cases}.values():
             fits = 2 * case.least_bytes < workbench.budget_bytes
-            if fits and case.why_unsupported(device.torch_device) is None:
+            if fits and why_unsupported(case, device.torch_device) is None:
                 judge.learn_cost(case, device, workbench.cache_flush(case))
     judge.seal()
 
