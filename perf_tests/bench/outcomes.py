@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
+from perf_tests_suite.perf_tests.bench.workers import lines_not_compiled
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.hardware.device import Device, error_text, is_beyond_device, is_out_of_memory
 from perf_tests_suite.perf_tests.phases import DIMENSIONS
@@ -101,8 +102,7 @@ def outcome_of_report(report: pytest.TestReport) -> Outcome:
         return Outcome("unsupported", reason.removeprefix("Skipped: "))
     crash = getattr(report.longrepr, "reprcrash", None)
     message = str(crash.message if crash else report.longreprtext)
-    # A compiler's error ends with the stack of the line that it could not compile.
-    of_user = re.findall(r'File "(.+)", line (\d+)', message.partition("from user code:")[2])
+    of_user = lines_not_compiled(message)
     explained = re.findall(r"^\s*Explanation: (.+)", message, re.MULTILINE)[:1]
     place = [f"at {file}:{line}" for file, line in of_user[-1:]]
     return Outcome("error", "; ".join([*message.splitlines()[:1], *(explained + place if place else [])]))

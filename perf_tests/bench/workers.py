@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -137,6 +138,11 @@ class WorkerProcess:
             self.process.stdin.close()
         self.channel.close()
         self.log.close()
+
+
+def lines_not_compiled(message: str) -> list[tuple[str, str]]:
+    """The stack, file and line, of what torch could not compile, with which its error ends; empty of any other."""
+    return re.findall(r'File "(.+)", line (\d+)', message.partition("from user code:")[2])
 
 
 def last_error_line(printed: str) -> str:

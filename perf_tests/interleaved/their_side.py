@@ -21,7 +21,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture, PauseInstrumentation
 from pytest_benchmark.stats import Metadata
 
-from perf_tests_suite.perf_tests.bench.workers import Channel, ClosedError, last_error_line
+from perf_tests_suite.perf_tests.bench.workers import Channel, ClosedError, last_error_line, lines_not_compiled
 from perf_tests_suite.perf_tests.hardware.clocks import time
 from perf_tests_suite.perf_tests.interleaved.observer import Recorder
 from perf_tests_suite.perf_tests.records.record import Json
@@ -270,7 +270,9 @@ class TheirSide:
                 lines = (crash.message if crash else report.longreprtext).strip().splitlines()
                 # Of a fixture that there is none of, the line that says so.
                 words = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[0])
-                place = f"{os.path.relpath(crash.path)}:{crash.lineno}: " if crash else ""
+                raised = [(crash.path, crash.lineno)] if crash else []
+                of_user = lines_not_compiled(crash.message if crash else "")
+                place = "".join(f"{os.path.relpath(file)}:{line}: " for file, line in (of_user or raised)[-1:])
                 self.outcome = {"outcome": "error", "reason": self.named_from_the_tree(f"{place}{words}")}
                 if PORT_IN_USE in (report.longreprtext + report.capstderr + report.caplog).lower():
                     why = "both sides run it at once, and it binds a port that is taken; let it bind port 0"

@@ -14,6 +14,7 @@ from perf_tests_suite.perf_tests.bench.outcomes import (
     outcome_of_report,
     why_too_large,
 )
+from perf_tests_suite.perf_tests.bench.workers import lines_not_compiled
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.cases.devices import why_unsupported
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
@@ -159,6 +160,7 @@ def test_an_error_of_the_compiler_names_the_users_last_line_and_the_explanation(
     assert outcome_of_report(report) == Outcome("error", said)
     report.longrepr.reprcrash.message = "ValueError: no\nmore"
     assert outcome_of_report(report) == Outcome("error", "ValueError: no")
+    assert lines_not_compiled(message) == [("a.py", "3"), ("b.py", "9")]
 
 
 def test_what_the_device_cannot_run_is_unsupported_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
