@@ -6,6 +6,7 @@ stride is a product of those of the case. A replay gives the same tensors to the
 """
 
 import json
+import lzma
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from importlib.metadata import version
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile, ZipFile
 
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
@@ -34,10 +34,9 @@ from perf_tests_suite.perf_tests.predict.parts import (
 )
 from perf_tests_suite.perf_tests.records.record import Json
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = Path(__file__).parent / "exact_counters"
 MODEL = Path(__file__).parents[2] / "model"
-TABLE = "operations.json"
 
 ROWS_OF_A_TILE = 32
 """The memory-efficient kernel keeps one number a query, in multiples of so many."""
@@ -66,8 +65,8 @@ def is_in_use() -> bool:
 
 
 def path_of(torch_version: str) -> Path:
-    """`torch-2.13-operations.zip` for torch 2.13.0+cpu."""
-    return FOLDER / f"torch-{'.'.join(torch_version.split('.')[:2])}-operations.zip"
+    """`torch-2.13-operations.json.xz` for torch 2.13.0+cpu."""
+    return FOLDER / f"torch-{'.'.join(torch_version.split('.')[:2])}-operations.json.xz"
 
 
 def digest_of_model() -> str:
@@ -136,7 +135,7 @@ def _replayed(case: Any, name_of: Any, dimensions: Any) -> Parts | None:
     sizes, record = dimensions(case), opened()
     if record is None or any(value < 2 for letter, value in sizes.items() if letter != "Q"):  # views in place of copies
         return None
-    stream = record.stream(name_of(case))
+    stream = record.streams.get(name_of(case))
     if stream is None:
         return None
     return replayed(record, stream, sizes, case.precision)
@@ -152,13 +151,11 @@ def opened() -> "Record | None":
     """The record of this torch and this `model/`; None where there is none or it is of another."""
     try:
         torch_version = version("torch")
-        with ZipFile(path_of(torch_version)) as archive:
-            members = {name: archive.read(name) for name in archive.namelist()}
-        table = json.loads(members[TABLE])
-        if table["format"] != FORMAT or table["model"] != digest_of_model():
+        found = json.loads(lzma.decompress(path_of(torch_version).read_bytes()))
+        if found["format"] != FORMAT or found["model"] != digest_of_model():
             return None
-        return Record(table, members)
-    except (OSError, ImportError, ValueError, KeyError, BadZipFile):
+        return Record(found["tables"], found["streams"])
+    except (OSError, ImportError, ValueError, KeyError, lzma.LZMAError):
         return None
 
 
@@ -167,12 +164,8 @@ class Record:
     """Tables of sizes, tensors, operations and blocks, and streams that name their rows."""
 
     table: Json
-    members: Mapping[str, bytes]
-
-    def stream(self, name: str) -> Json | None:
-        """One fake run: its blocks, its changes, its parts."""
-        found = self.members.get(f"{name}.json")
-        return None if found is None else json.loads(found)
+    streams: Mapping[str, Json]
+    """By name, each of one fake run: its blocks, its changes, its parts."""
 
     @cached_property
     def operators(self) -> list["RecordedOperator"]:

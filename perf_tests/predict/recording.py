@@ -1,13 +1,12 @@
 """Write the record that `recorded` replays: fake runs of shallow models whose dimensions are distinct primes."""
 
-import io
 import json
+import lzma
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import torch
 from torch import Tensor
@@ -223,7 +222,7 @@ def in_batches(case: LanguageModelCase, counted: Parts) -> Callable[[int], Parts
 
 
 def record() -> bytes:
-    """The record of this `model/` and this torch, as a zip archive; about five minutes. Raises ValueError."""
+    """The record of this `model/` and this torch, as packed JSON; about five minutes. Raises ValueError."""
     table, streams = _Table(), dict[str, Json]()
 
     def add(name: str, count: Callable[[type[Counting]], Parts], primes: recorded.Dimensions) -> None:
@@ -241,14 +240,8 @@ def record() -> bytes:
         else:
             add(recorded.name_of_passes(case), partial(fake_run.count_passes, case), primes)
     head = {"format": recorded.FORMAT, "torch": torch.__version__, "model": recorded.digest_of_model()}
-    found = io.BytesIO()
-    members = {recorded.TABLE: head | table.rows} | {f"{name}.json": stream for name, stream in streams.items()}
-    with ZipFile(found, "w", ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, data in members.items():
-            member = ZipInfo(name)  # without the time of day
-            member.compress_type = ZIP_DEFLATED
-            archive.writestr(member, json.dumps(data, separators=(",", ":")))
-    return found.getvalue()
+    written = head | {"tables": table.rows, "streams": streams}
+    return lzma.compress(json.dumps(written, separators=(",", ":")).encode(), preset=9)
 
 
 def cases() -> Iterator[Case]:
