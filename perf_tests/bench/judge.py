@@ -42,7 +42,7 @@ COST_NOISE = 3.0
 NOISE_SECONDS = 1e-4
 MOST_LOOKS, LOOK_SECONDS = 200, 1e-4
 MOST_LOOKS_AGAIN, FURTHER_ROUNDS = 4, 5
-"""Before anybody is accused so many times more rounds are looked at."""
+"""How often, and at how many rounds each time, the judge looks again before it accuses anybody."""
 _PR_SET_PDEATHSIG = 1
 
 

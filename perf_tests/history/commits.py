@@ -33,7 +33,7 @@ class Figure:
     """The time of the product that no change of the code affects, around this case; None in older records."""
     counters: dict[str, int]
     compile_seconds: dict[str, float] = field(default_factory=dict)
-    """By the cache and the part: `cold forward`."""
+    """Seconds by cache and part, such as `cold forward`."""
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ class Record:
 
     table: Json
     streams: Mapping[str, Json]
-    """By name, each of one fake run: its blocks, its changes, its parts."""
+    """Blocks, changes and parts of each fake run, by its name."""
 
     @cached_property
     def operators(self) -> list["RecordedOperator"]:

@@ -56,7 +56,7 @@ def count_passes(case: LanguageModelCase) -> Parts:
 
 
 _batches: dict[LanguageModelCase, "_Batches"] = {}
-"""By a case of two sequences, what is known of it in any batch."""
+"""What is known of a case in any batch, by the case of two sequences."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class _Batches:
 
 
 def _in_another_batch(case: LanguageModelCase) -> Parts | None:
-    """Within a prediction, which asks for many, count one batch and replay the others; None of a single sequence.
+    """Count one batch and replay the others, inside a prediction, which asks for many; None of a single sequence.
 
     A batch of one has views where others have copies.
     """

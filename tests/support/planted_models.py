@@ -235,7 +235,7 @@ class Averaging(nn.Module):
 
 
 class AnotherInLargeBatches(Averaging):
-    """Does something more with many sequences."""
+    """Do something more with many sequences."""
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         logits_BTV = super().forward(tokens_BT)
