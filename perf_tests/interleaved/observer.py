@@ -23,6 +23,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from perf_tests_suite.perf_tests.cases import model_names
 from perf_tests_suite.perf_tests.records.record import Json
 from perf_tests_suite.perf_tests.user_code import named
 
@@ -40,8 +41,10 @@ OF_PACKAGES = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "plat
 OF_PYTEST = "_pytest.assertion.rewrite"
 """The module that compiles tests with other asserts: what it makes of equal sources is equal."""
 
-LOOKS = (__file__, named.__file__)
-"""Files of the suite that look into a source, for marks or for the name that was typed, and tell nobody its content."""
+LOOKS = (__file__, named.__file__, model_names.__file__)
+"""Files of the suite that look into a source for marks, for a name that was typed, or for tables of names, which are
+compared as code that runs.
+"""
 
 FUTURES = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 """The flags of code that its `from __future__` imports set."""
