@@ -89,6 +89,7 @@ def test_short_calls_are_grouped_as_far_as_their_set_up_allows(
 
 
 def test_counters_are_of_one_call_and_none_where_calls_differ_or_run_no_operation() -> None:
+    forget_what_is_compiled()  # by tests before
     left = torch.ones(4, 8, requires_grad=True)
     (left @ left.T).sum().backward()  # else the first call makes the gradient, and the second adds to it
     found = counted(lambda: (left @ left.T).sum().backward())

@@ -74,8 +74,9 @@ TEXTS = [documents.EVIDENCE, EXPEDITION, *(path.read_text() for path in document
 COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
 RUN, MAKE, VERB, CLAIM = "perf-tests run", "make ", "perf-tests ", "python -m claims "
 IN_THEIRS = re.findall(r"(?m)^    \$ \.\./env/bin/(perf-tests run .*)$", page("your-own"))
-ELSEWHERE = {*commands(page("cs336")), *commands(page("your-own")), *IN_THEIRS}
-"""Runs that `tests/pages/test_cs336.py` and `tests/stories/test_your_own_page.py` try."""
+OF_KNOWN = [command for command in COMMANDS if "--model perf.py:build" in command]
+ELSEWHERE = {*commands(page("cs336")), *commands(page("your-own")), *IN_THEIRS, *OF_KNOWN}
+"""Runs that `test_cs336.py`, `test_your_own_page.py` and, of known repositories, a nightly test try."""
 
 
 def commands_that_begin(beginning: str) -> list[str]:
@@ -145,8 +146,8 @@ def figures_of(name: str) -> list[str]:
             f"writing twice its size ({flushed} MiB where Linux lists no caches)",
             f"at least {CUDA_GRAPH_WARMUP_ROUNDS} warm-up rounds compile",
             f"other processes use less than {IN_WORDS[MOST_OTHER_CORES]}",
-            f"one that is over {CHANGED - 1:.0%} faster",
-            f"where all are over {CHANGED - 1:.0%} slower",
+            f"is over {CHANGED - 1:.0%} faster",
+            f"if all are over {CHANGED - 1:.0%} slower",
             f"exceeds the busy time by over {HOST_WAIT - 1:.0%}",
             f"leaves {device.CudaDevice.kept_free_bytes / 2**30:g} GiB to libraries",
             f"above 1/{device.KEPT_BLOCKS_IN_BUDGET} of the memory budget",
