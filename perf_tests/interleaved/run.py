@@ -452,9 +452,10 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
             return "finished"
         if pair and time.monotonic() - start + measuring.expected_seconds(step.stage, cases) > seconds:
             return "budget"
-        if not pair and (failed := failed_cases(samples, plan.rules)):
-            tell_what_changed(run, conclude(samples, plan.rules), measuring.trees)
-            more = some_of([case_name(case) for case in plan.cases if case in failed])
+        so_far = None if pair else conclude(samples, plan.rules)
+        if so_far is not None and (risen := {row.id for row in so_far.exact if row.is_failure}):
+            tell_what_changed(run, so_far, measuring.trees)
+            more = some_of([case_name(case) for case in plan.cases if case in risen])
             by = "".join(f": {line.strip()}" for line in run.what_changed[1:2])
             ends = "The gate fails already: Ctrl-C ends it here, with -x it would have ended"
             measuring.watch.say(f"{Verdict.MORE}: counters of {more} rose{by}. {ends}.")

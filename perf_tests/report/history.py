@@ -208,7 +208,7 @@ def counter_changes_in(era: Era) -> list[tuple[Series, CounterChange]]:
 
 
 def _slower_to_compile(row: tuple[Series, str]) -> float:
-    """Sorts those that rose most first."""
+    """Sort those that rose most first."""
     compiling = row[0].compiling[row[1]]
     return -compiling[-1][1] / (_before(compiling) or compiling[-1][1] or 1.0)
 

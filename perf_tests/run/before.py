@@ -248,8 +248,8 @@ def how_long(config: pytest.Config) -> list[str]:
     if suite.run is None or not predicted:
         return [] if suite.run is None else suite.run.opening
     suite.run.opening += [eta(predicted, suite.workbench.device)]
-    is_whole_grid = not any(word.startswith("--size") for word in config.invocation_params.args)
-    if is_whole_grid and expected_seconds(predicted, suite.workbench.device) >= LONG_SECONDS:
+    is_size_chosen = any(word.startswith("--size") for word in config.invocation_params.args)
+    if not is_size_chosen and expected_seconds(predicted, suite.workbench.device) >= LONG_SECONDS:
         suite.run.opening += ["For a first try add --size tiny --context 32, or choose by --phase and -k."]
     suite.run.opening += suite.workbench.neighbours
     return suite.run.opening

@@ -1,7 +1,8 @@
 """What is the user's own, as it is typed: a function, a model with its arguments, an optimizer. No torch.
 
 `hf:CONFIG.json` is a language model of transformers from a configuration file, with random weights. A configuration is
-data from strangers: none of its code runs, and nothing is fetched for it."""
+data from strangers: none of its code runs, and nothing is fetched for it.
+"""
 
 import importlib.util
 import json

@@ -19,6 +19,7 @@ from perf_tests_suite.perf_tests.gate.samples import (
     SIDES,
     ExactFinding,
     GateSamples,
+    NoTiming,
     PairTime,
     Rules,
     compile_row,
@@ -253,6 +254,18 @@ def test_a_case_whose_counters_rose_is_measured_no_more_and_the_run_ends_without
     (project / ".benchmarks/accepted.toml").unlink()
     _, result = gated(project, {"again": True}, head)
     assert (result.pairs, result.exit_code, {row.verdict for row in result.cases}) == ((0, 0), 1, {Verdict.MORE})
+
+
+def test_what_is_lost_before_the_first_launch_pair_is_no_counter_that_rose(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of the user's that raises, for instance, as it is called once."""
+    said, watch = list[str](), Mock()
+    watch.say = said.append
+    lost = NoTiming(ONE, "head", "error", "it raises")
+    monkeypatch.setattr(module, "compare_programs", lambda run, *_: run.known.append(lost))
+    _, result = gated(project, {}, {}, watch=watch, how_long=lambda left: f"{len(left)} left", **ONE_PAIR)
+    assert (said[0], result.exit_code) == ("2 left", 1)
 
 
 @pytest.mark.parametrize(("most_failures", "pairs"), [(0, 3), (1, 1), (2, 3)])
